@@ -11,6 +11,8 @@ from weftline._version import __version__
 __all__ = [
     "AfterModel",
     "Agent",
+    "Await",
+    "AwaitGate",
     "BeforeModel",
     "Behavior",
     "ChildToolGate",
@@ -51,11 +53,14 @@ __all__ = [
     "__version__",
     "a2a",
     "asgi",
+    "ask_in_terminal",
+    "ask_user",
     "compose_presets",
     "files",
     "hook",
     "keep_recent",
     "mcp",
+    "present_plan",
     "shell",
     "skills",
     "spawn",
@@ -66,6 +71,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
+    from weftline.agent.asking import Await
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
     from weftline.agent.context import RunContext, RunInfo
@@ -73,6 +79,7 @@ if TYPE_CHECKING:
     from weftline.agent.engine import Engine
     from weftline.agent.hooks import (
         AfterModel,
+        AwaitGate,
         BeforeModel,
         ContextBuilt,
         OutputReady,
@@ -91,11 +98,13 @@ if TYPE_CHECKING:
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
     from weftline.agent.subagents import spawn
+    from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
     from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.builtin.files import files
+    from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
@@ -106,6 +115,8 @@ else:
     _HOMES = {
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
+        "Await": "weftline.agent.asking",
+        "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
         "Behavior": "weftline.agent.behavior",
         "ChildToolGate": "weftline.agent.hooks_outside",
@@ -145,11 +156,14 @@ else:
         "WillNotHappen": "weftline.tools.base",
         "a2a": "weftline.tools.peers",
         "asgi": "weftline.server.mounted",
+        "ask_in_terminal": "weftline.agent.terminal",
+        "ask_user": "weftline.tools.builtin.people",
         "compose_presets": "weftline.agent.preset",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "keep_recent": "weftline.agent.shortening",
         "mcp": "weftline.tools.mcp.toolset",
+        "present_plan": "weftline.tools.builtin.people",
         "shell": "weftline.tools.builtin.shell",
         "skills": "weftline.agent.skills.toolset",
         "spawn": "weftline.agent.subagents",

@@ -29,7 +29,7 @@ HEARD: Final[dict[type[Point], type[Point]]] = {
     points.ToolAfter: outside.ChildToolAfter,
 }
 """By the child's own point: the one at which those above it hear of that."""
-_DECISION = ("_blocked", "_answer", "_answered")
+_DECISION = ("_blocked", "_answer", "_answered", "_ask")
 
 
 class Above:

@@ -40,7 +40,9 @@ class Agent(Definition[OutputT, DepsT]):
         Raises:
             RunFailed: if the run failed, by the class of its failure.
         """
-        async with self.stream(prompt, engine=engine, **options) as run:
+        host = engine or await in_memory()
+        run = await host.start_alone(self, prompt, options)
+        async with host.owned(run):
             return await run.result()
 
     @asynccontextmanager

@@ -112,6 +112,21 @@ class Hooks:
                 return error
         return None
 
+    async def ask(
+        self, point: Point, context: object, *, decided: Callable[[], bool]
+    ) -> tuple[str, BaseException | None]:
+        """Asks the gates until one has decided, or failed: its name, and its error if it has failed."""
+        for one in self._by_point.get(type(point), ()):
+            try:
+                await _called(one, point, context)
+            except _FAILURES as error:
+                _let_through(error)
+                logger.exception("the hook %s at %s failed", one.name, point.name)
+                return one.name, error
+            if decided():
+                return one.name, None
+        return "", None
+
     async def shape(self, point: Point, context: object) -> None:
         """Lets hooks edit a point. One that raises leaves it as it was before it."""
         for one in self._by_point.get(type(point), ()):

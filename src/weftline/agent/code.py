@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
 from weftline.agent.above import Above, Listener
+from weftline.agent.asking import answer_by_code
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.frame import Frame
@@ -24,6 +25,7 @@ from weftline.agent.output import OutputType
 from weftline.agent.persisting import LargeResults
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.activation import USE
+from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import (
@@ -237,8 +239,18 @@ class AgentCode:
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
         if verdict.blocked is not None:
             return replace(_blocked(call, verdict.blocked), yields=verdict.yields, over=verdict.over)
-        gated = Gated("ok", final) if call.tool is not None and fits else await self._unfit(call)
-        return replace(gated, over=verdict.over, steer=verdict.steer)
+        if call.tool is None or not fits:
+            return replace(await self._unfit(call), over=verdict.over, steer=verdict.steer)
+        allowed = "" if gate.asks is not None else self._preapproved(call, _object(final), context)
+        return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed)
+
+    def _preapproved(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> str:
+        """Why nobody has to be asked about a call that its tool would ask about; "" if there is no reason."""
+        frame = self._frame
+        for one in frame.skills:
+            if one.preapproved(Call(call.name, args), state=context.state, names=frame.names):
+                return "skill"
+        return ""
 
     def _framed(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> Verdict:
         """What the framework's own gates say. Nothing waits in here; see `gates`."""
@@ -273,7 +285,10 @@ class AgentCode:
         return Gated("unknown", call.args, parts, is_error=True)
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
-        return None
+        listeners = ((self._hooks, self.context), *self.above.listeners)
+        return await answer_by_code(
+            asked, listeners, prepare=self.prepare, display_name=self._frame.aliases.wire(asked.call.name)
+        )
 
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]

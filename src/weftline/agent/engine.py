@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
+from weftline.agent.asking import Await, shown
 from weftline.agent.attached import part_of
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
@@ -35,6 +36,7 @@ from weftline.agent.threads import Thread
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import entries
 from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.entries import AwaitKind
 from weftline.messages import Blob, File, Image, Message, Text, User, UserPart
 from weftline.plan import RunPlan, ServerRef, StoredRef, decode_plan, encode_plan
 from weftline.providers.base import Provider
@@ -45,6 +47,7 @@ from weftline.runtime.code import ChildLimits
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
+from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunFilter, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
@@ -278,14 +281,27 @@ class Engine:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
         return await self.at_home(lambda: self._begin(agent, prompt, options))
 
-    async def _begin(
+    async def start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
+    ) -> Run[OutputT]:
+        """The same for a run that nobody watches: in memory, an await that no hook answers ends it."""
+        return await self.at_home(lambda: self._begin(agent, prompt, options, nobody_to_ask=not self.durable))
+
+    async def _begin(
+        self,
+        agent: Definition[OutputT, DepsT],
+        prompt: str | None,
+        options: RunOptions[DepsT],
+        *,
+        nobody_to_ask: bool = False,
     ) -> Run[OutputT]:
         check_options(options)
         host = await self.runtime()
         name = self._carried_by(agent, options)
         thread = await self._place(prompt, options)
         plan, blobs = await self._plan(agent, prompt, options, code=name)
+        if nobody_to_ask:
+            plan = replace(plan, limits=replace(plan.limits, nobody_to_ask=True))
         key = options.get("key")
         idempotency = None
         if key is not None:
@@ -300,6 +316,28 @@ class Engine:
     def attach(self, run_id: str, agent: Definition[OutputT, Any] | None = None) -> Run[OutputT]:
         """A run by its id, whoever started it. With its agent the result is typed."""
         return Run(self, run_id, output=None if agent is None else agent.output_type)
+
+    async def awaits(
+        self,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        kinds: Sequence[AwaitKind] = (),
+    ) -> list[Await]:
+        """What people are asked at the moment, by all runs of the engine's workspace or by some.
+
+        `run_id` stands for the run and all runs below it.
+        """
+        host = await self.runtime()
+        root = None if run_id is None else await self.locate(run_id)
+        found: list[Await] = []
+        after = (0, "")
+        while page := await host.awaits(
+            AwaitFilter(workspace=self._workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
+        ):
+            after = page[-1].run, page[-1].id
+            found += [shown(one) for one in page]
+        return [one for one in found if agent is None or one.agent == agent]
 
     async def unclaimed(self) -> list[str]:
         """The unfinished runs whose agents are not registered here, newest first. They wait."""
@@ -427,6 +465,7 @@ class Engine:
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
             metadata=options.get("metadata"),
+            requested_by=options.get("requested_by", ""),
             durable=self.durable,
         )
         return plan, blobs
@@ -450,8 +489,23 @@ class Engine:
         else:
             plan, _ = await self._plan(subagent.agent, task, {}, code=parent.code)
         capped = _within(plan.limits, limits)
+        # What it asks people is put to the hooks above it, and answered under the rules of whoever asked for it all.
+        above = parent.limits
+        capped = replace(
+            capped,
+            await_gate=capped.await_gate or above.await_gate,
+            nobody_to_ask=above.nobody_to_ask,
+            four_eyes=capped.four_eyes or above.four_eyes,
+        )
         path = (*parent.path, subagent.name)
-        plan = replace(plan, name=subagent.name, limits=capped, path=path, metadata=parent.metadata)
+        plan = replace(
+            plan,
+            name=subagent.name,
+            limits=capped,
+            path=path,
+            metadata=parent.metadata,
+            requested_by=parent.requested_by,
+        )
         await (await self.runtime()).check(plan, workspace=self._workspace)
         return plan
 

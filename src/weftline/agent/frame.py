@@ -30,7 +30,7 @@ class Frame:
         self.skills = tuple(skills)
         self.budgets = BudgetGate(other_budgets(behavior.tool_budgets), shown=self.aliases.by_name)
         self.dedup = DedupGate(behavior.dedup_tools or {})
-        names = ToolNames(tools, aliases=self.aliases.by_name)
+        names = self.names = ToolNames(tools, aliases=self.aliases.by_name)
         gates: list[tuple[object, FrameworkGate]] = [
             (self.skills, SkillGate(self.skills, names)),
             (other_budgets(behavior.tool_budgets), self.budgets),

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
 from weftline import prompts
+from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, Usage, UserPart
 from weftline.providers.base import ProviderError
+from weftline.tools.asking import Ask
 from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
@@ -230,6 +232,7 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
     _blocked: str | None = None
     _answer: object = None
     _answered: bool = False
+    _ask: Ask | None = None
 
     def block(self, reason: str = prompts.BLOCKED_WITHOUT_REASON) -> None:
         """The tool is not called; the model reads the reason. This beats any answer."""
@@ -239,6 +242,15 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
         """The tool is not called; the model reads `result`, anything that a tool may return."""
         object.__setattr__(self, "_answer", result)
         object.__setattr__(self, "_answered", True)
+
+    def ask(self, question: str, *, timeout_s: float | None = None) -> None:
+        """A person is asked whether the call may begin, unless a gate blocks or answers it."""
+        object.__setattr__(self, "_ask", Ask(str(question), timeout_s=timeout_s))
+
+    @property
+    def asks(self) -> Ask | None:
+        """What a person is asked, if a gate has asked for that."""
+        return self._ask
 
     @property
     def decided(self) -> bool:
@@ -277,6 +289,61 @@ class ArgumentsRejected(Point, name="arguments_rejected"):
     tool: str
     issues: str
     display_name: str = ""
+
+
+class Said(NamedTuple):
+    """What a hook says in a person's place."""
+
+    outcome: Literal["approved", "denied", "answered"]
+    args: Mapping[str, Any] | None = None
+    value: object = None
+    reason: str = ""
+
+
+@dataclass(eq=False)
+class AwaitGate(Point, name="await_gate", kind="gate"):
+    """A question to people, before they are asked. The first hook that says something decides; others pass.
+
+    `about` is `confirm` (may the call begin?), `question`, `plan`, or `doubt`: a crash cut the call off, and it either
+    happened (`answer` with its result), did not (`approve` carries it out again), or nobody knows (`deny`).
+    """
+
+    turn: int
+    id: str
+    about: AwaitKind
+    question: str
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+    options: tuple[str, ...] = ()
+    display_name: str = ""
+    _said: Said | None = None
+
+    def approve(self, args: Mapping[str, Any] | None = None) -> None:
+        """The call may begin, if need be with other arguments, which have to fit its tool."""
+        self._say(Said("approved", args))
+        if args is not None and self.about != "confirm":
+            raise ValueError(f"an await of the kind {self.about!r} has no arguments to change")
+
+    def deny(self, reason: str = "") -> None:
+        """The call does not begin; the model reads the reason. A question stays without an answer."""
+        self._say(Said("denied", reason=str(reason)))
+
+    def answer(self, value: object) -> None:
+        """The answer to a question, a comment on a plan, or the result of a call in doubt."""
+        if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
+            raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
+        self._say(Said("answered", value=value))
+
+    def _say(self, said: Said) -> None:
+        if said.outcome not in ANSWERS[self.about]:
+            can = " or ".join(sorted(ANSWERS[self.about]))
+            raise ValueError(f"an await of the kind {self.about!r} cannot be {said.outcome}: it is {can}")
+        object.__setattr__(self, "_said", said)
+
+    @property
+    def said(self) -> Said | None:
+        return self._said
 
 
 @dataclass(eq=False)

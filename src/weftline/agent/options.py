@@ -44,6 +44,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     hooks: Sequence[Hook[Any]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]
+    requested_by: str
+    """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
 
 
 def check_options(options: Mapping[str, object]) -> None:

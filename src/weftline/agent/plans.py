@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook
 from weftline.agent.definition import Definition
-from weftline.agent.hooks import OutputReady
+from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.plan import RunPlan
@@ -31,6 +31,7 @@ def plan_of(
     behavior: Behavior | None = None,
     fallbacks: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
+    requested_by: str = "",
     durable: bool = True,
 ) -> RunPlan:
     """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
@@ -38,7 +39,8 @@ def plan_of(
     limits = limits or agent.limits
     fallbacks = tuple(fallbacks) or agent.fallbacks
     output = agent.output_type
-    checks = output is not None or any(one.point is OutputReady for one in (*agent.hooks, *hooks))
+    points = {one.point for one in (*agent.hooks, *hooks)}
+    checks = output is not None or OutputReady in points
     return RunPlan(
         messages=tuple(messages),
         name=code,
@@ -48,11 +50,17 @@ def plan_of(
         reasoning=settings.level,
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
-        limits=limits.stored(resolved(behavior, agent.behavior), fallbacks=len(fallbacks), check_output=checks),
+        limits=limits.stored(
+            resolved(behavior, agent.behavior),
+            fallbacks=len(fallbacks),
+            check_output=checks,
+            await_gate=AwaitGate in points,
+        ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
         given=given,
         code=code,
+        requested_by=requested_by,
     )
 
 
@@ -79,6 +87,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         settings=settings,
         fallbacks=sent.fallbacks,
         metadata=sent.metadata,
+        requested_by=sent.requested_by,
     )
     limits = replace(
         plan.limits,

@@ -13,6 +13,7 @@ from weftline import prompts_behavior as prompts
 from weftline.agent.behavior import Behavior
 from weftline.agent.preset import Preset
 from weftline.tools.builtin.files import files
+from weftline.tools.builtin.people import ask_user, present_plan
 from weftline.tools.builtin.shell import shell
 from weftline.tools.builtin.todo import todo
 
@@ -37,5 +38,6 @@ def build(root: str | os.PathLike[str] = ".") -> Preset:
 
 
 def plan(root: str | os.PathLike[str] = ".") -> Preset:
-    """For looking and thinking: nothing is changed, and no command is run."""
-    return Preset(name="plan", instructions=prompts.PLAN, tools=[files(root, write=False), todo()], behavior=_CODING)
+    """For looking and thinking: nothing is changed, no command is run, and a person is shown the plan."""
+    tools = [files(root, write=False), todo(), ask_user, present_plan]
+    return Preset(name="plan", instructions=prompts.PLAN, tools=tools, behavior=_CODING)

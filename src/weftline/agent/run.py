@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, cast
 
 from weftline.agent.bubbling import with_children
@@ -15,6 +15,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
 from weftline.messages import Message
 from weftline.plan import decode_plan
+from weftline.runtime.answering import Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.receipts import CancelReceipt
@@ -127,6 +128,45 @@ class Run(Generic[OutputT]):
         """Ends the run at once; returns what was stopped, what had finished and what is in doubt."""
         host = await self._engine.runtime()
         return await host.cancel(await self._key(), reason=reason, requested_by=by)
+
+    async def approve(
+        self,
+        await_id: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        remember: bool | Mapping[str, object] = False,
+        by: str = "library",
+    ) -> None:
+        """A person allows the call that an await asks about, if need be with other arguments.
+
+        Args:
+            await_id: See `Engine.awaits`.
+            args: All arguments of the call, in place of those that were shown.
+            remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
+                arguments that they must have. A text that ends in `*` is the beginning of one, which may go on with
+                plain words.
+            by: Who says so.
+
+        Raises:
+            InvalidRequest: `invalid_answer`, if it does not fit the question; the run goes on waiting.
+            Conflict: `await_closed`, `await_expired` or `run_terminal`, if it comes too late.
+            Forbidden: `four_eyes`, if that is for somebody else to say.
+            NotFound: `unknown_await`.
+        """
+        given = None if args is None else dict(args)
+        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern_of("", remember)), by=by)
+
+    async def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
+        """A person does not allow a call, or does not answer a question. The model reads the reason."""
+        await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
+
+    async def answer(self, await_id: str, value: Any, *, by: str = "library") -> None:
+        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        await self._say(await_id, Answer(outcome="answered", value=value), by=by)
+
+    async def _say(self, await_id: str, answer: Answer, *, by: str) -> None:
+        host = await self._engine.runtime()
+        await host.answer_await(await self._key(), await_id, answer, by=by)
 
     async def _key(self) -> int:
         return await self._engine.locate(self.id)

@@ -62,6 +62,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.
     `max_children` is how many subagents of a run may be at work at once, `max_depth` how deep they may be nested; a
     call beyond that is refused. `max_cost_usd` includes what subagents spend.
+
+    A person has `await_timeout_s` to answer what a run asks; None is for ever. What happens then is in
+    `on_await_expired`: the call is denied, or the run ends as failed. An approval holds for `grant_ttl_s` seconds: a
+    call that did not begin by then is asked about again. With `four_eyes` whoever requested the run may not approve its
+    calls. `in_doubt` says who is told about a call that a crash cut off: the model (`report`), or a person (`ask`).
     """
 
     max_turns: int | None = None
@@ -73,6 +78,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     output_retries: int = 1
     max_children: int = 3
     max_depth: int = 3
+    await_timeout_s: float | None = None
+    on_await_expired: Literal["deny", "end"] = "deny"
+    grant_ttl_s: float = 900.0
+    four_eyes: bool = False
+    in_doubt: Literal["report", "ask"] = "report"
 
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:
@@ -82,11 +92,17 @@ class Limits(Struct, frozen=True, kw_only=True):
         for name in ("loop_soft", "loop_hard", "max_retries", "output_retries", "max_children", "max_depth"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        for name in ("await_timeout_s", "grant_ttl_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 < seconds < float("inf"):
+                raise ValueError(f"{name} must be above 0, not {seconds}")
         for tool, count in self.tool_budgets.items():
             if count < 0:
                 raise ValueError(f"the budget of {tool!r} must not be negative, not {count}")
 
-    def stored(self, behavior: Behavior, *, fallbacks: int, check_output: bool) -> entries.Limits:
+    def stored(
+        self, behavior: Behavior, *, fallbacks: int, check_output: bool, await_gate: bool = False
+    ) -> entries.Limits:
         """The same as a run's log has them."""
         return entries.Limits(
             max_tool_turns=_UNLIMITED,
@@ -103,6 +119,12 @@ class Limits(Struct, frozen=True, kw_only=True):
             max_children=self.max_children,
             max_depth=self.max_depth,
             tool_output_budget_bytes=behavior.tool_output_budget_bytes,
+            await_timeout_us=None if self.await_timeout_s is None else round(self.await_timeout_s * 1_000_000),
+            on_await_expired=self.on_await_expired,
+            grant_ttl_us=round(self.grant_ttl_s * 1_000_000),
+            await_gate=await_gate,
+            four_eyes=self.four_eyes,
+            in_doubt=self.in_doubt,
         )
 
 

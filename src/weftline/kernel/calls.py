@@ -105,7 +105,7 @@ def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
         s,
         version=s.version + 1,
         batch=_changed(s.batch, head.index, asked),
-        questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind)),
+        questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind, asked_at=at)),
     )
 
 

@@ -116,6 +116,8 @@ class Question(Room, frozen=True):
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
     """Of an await: the agent's own code has nothing to say about it."""
+    asked_at: int = 0
+    """Of an await: when it was opened."""
 
 
 class Questions(Room, frozen=True):

@@ -59,7 +59,9 @@ class Gated(Struct, frozen=True):
     steer: str = ""
     """What the model reads after the results of the turn."""
     ask: Ask | None = None
-    """What a person is asked before the call begins."""
+    """What a person is asked before the call begins, in place of what its tool would ask."""
+    allowed_by: str = ""
+    """Why nobody has to be asked what its tool would ask."""
 
 
 class PendingAwait(Struct, frozen=True):

@@ -35,7 +35,9 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     gated = await code.gate(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
     asking = Asking(gated.verdict)
-    if gated.verdict == "ok" and asked.tool is not None:
+    if gated.allowed_by:
+        asking = Asking(allowed_by=gated.allowed_by)
+    elif gated.verdict == "ok" and asked.tool is not None:
         asking = put_to_people(asked.tool, gated.args, work, ask=gated.ask) or asking
     body = bodies.GatedBody(
         Raw(gated.args) if changed else UNSET,

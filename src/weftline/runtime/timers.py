@@ -155,9 +155,12 @@ class Timers:
             self._alarm.at(self._grace_until)
 
     def _is_in_grace(self, run: LiveRun, now: int) -> bool:
-        """Whether a client had a call open while this server was down or stalled, and may still answer it."""
+        """Whether a client or a person was asked before this server was down or stalled, and may still answer."""
         if now >= self._grace_until:
             return False
-        opened_before = self._away_until + run.state.limits.local_timeout_us
-        deadlines = [question.deadline_at for question in run.state.questions.open.values()]
-        return any(deadline_at is not None and deadline_at < opened_before for deadline_at in deadlines)
+        for question in run.state.questions.open.values():
+            if question.deadline_at is not None:
+                asked_at = question.asked_at or question.deadline_at - run.state.limits.local_timeout_us
+                if asked_at < self._away_until:
+                    return True
+        return False

@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from msgspec import Raw
 
@@ -26,6 +26,7 @@ from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import Ask, checked_template, rendered
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -73,6 +74,8 @@ class FunctionTool(Generic[P, R]):
         timeout_s: float | None = None,
         blocking: bool = True,
         reconcile: Callable[..., Any] | None = None,
+        confirm: str | Callable[..., str | None] | None = None,
+        confirm_timeout_s: float | None = None,
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -84,6 +87,10 @@ class FunctionTool(Generic[P, R]):
         self.effect: Effect = _checked_effect(self.name, effect, reconcile)
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        if confirm_timeout_s is not None and not 0 < confirm_timeout_s < float("inf"):
+            raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
+        self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
+        self._confirm_timeout_s = confirm_timeout_s
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -145,6 +152,22 @@ class FunctionTool(Generic[P, R]):
             raise
         # A plain function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
+
+    def asks_people(self, args: bytes) -> Ask | None:
+        """What a person is asked before a call with these arguments begins; None if nobody is."""
+        confirm = self._confirm
+        if confirm is None:
+            return None
+        question = rendered(confirm, args) if isinstance(confirm, str) else self._question(confirm, args)
+        return None if question is None else Ask(question, timeout_s=self._confirm_timeout_s)
+
+    def _question(self, confirm: Callable[..., str | None], args: bytes) -> str | None:
+        taken = inspect.signature(confirm).parameters
+        given = {name: value for name, value in self.parameters.keywords(args).items() if name in taken}
+        question = cast(object, confirm(**given))
+        if question is not None and not isinstance(question, str):
+            raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a text or None")
+        return question or None
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         if self._reconcile is None:
@@ -225,6 +248,8 @@ def tool(
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
+    confirm: str | Callable[..., str | None] | None = None,
+    confirm_timeout_s: float | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -237,6 +262,8 @@ def tool(
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
+    confirm: str | Callable[..., str | None] | None = None,
+    confirm_timeout_s: float | None = None,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -255,6 +282,10 @@ def tool(
         reconcile: Asked after a crash whether a call that had begun took place. It takes those of the tool's arguments
             that it names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
             `Unknown()`.
+        confirm: What a person is asked before each call, with the arguments in braces: `"Pay {amount} to {payee}?"`. Or
+            a function that takes those of the tool's arguments that it names and returns the question, or None if the
+            call may begin at once.
+        confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -271,6 +302,8 @@ def tool(
             timeout_s=timeout_s,
             blocking=blocking,
             reconcile=reconcile,
+            confirm=confirm,
+            confirm_timeout_s=confirm_timeout_s,
         )
 
     return made if fn is None else made(fn)

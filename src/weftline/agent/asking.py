@@ -1,0 +1,109 @@
+"""People in a run: what an agent's own code says in their place, and what is open for them to answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import decode
+
+from weftline import prompts
+from weftline.agent.above import Listener
+from weftline.agent.hooks import AwaitGate
+from weftline.canonical import canonical_value
+from weftline.kernel.bodies import decode_await
+from weftline.kernel.entries import AwaitKind
+from weftline.runtime import ids
+from weftline.runtime.code import CodeAnswer, PendingAwait
+from weftline.store.awaits import OpenAwait
+from weftline.tools.base import Tool
+
+logger = logging.getLogger(__name__)
+
+
+class Await(Struct, frozen=True, kw_only=True):
+    """An open question to a person. See `Engine.awaits`."""
+
+    run_id: str
+    id: str
+    kind: AwaitKind
+    """`confirm`, `question`, `plan` or `doubt`: what became of a call that a crash cut off."""
+    question: str
+    name: str
+    """The tool's."""
+    args: dict[str, Any]
+    call_id: str
+    options: tuple[str, ...] = ()
+    agent: str | None = None
+    root_run_id: str
+    """The run at the top, if the question is one of a subagent's."""
+    opened_at: datetime
+    deadline: datetime | None = None
+
+
+def shown(one: OpenAwait) -> Await:
+    body = decode_await(one.body)
+    return Await(
+        run_id=ids.run_id(one.run, one.salt),
+        id=one.id,
+        kind=one.kind,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # as the kernel wrote it
+        question=body.prompt,
+        name=body.name,
+        args=decode(body.args, type=dict[str, Any]),
+        call_id=body.call,
+        options=body.options,
+        agent=one.agent or one.name or None,
+        root_run_id=ids.run_id(one.root, one.root_salt) if one.root_salt else ids.run_id(one.run, one.salt),
+        opened_at=_time(one.opened_at),
+        deadline=None if one.deadline_at is None else _time(one.deadline_at),
+    )
+
+
+def _time(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
+
+
+async def answer_by_code(
+    asked: PendingAwait,
+    listeners: Sequence[Listener],
+    *,
+    prepare: Callable[[Tool, str], Awaitable[bytes]],
+    display_name: str,
+) -> CodeAnswer | None:
+    """What the first hook says that has something to say: the run's own, then those of the runs above it.
+
+    A hook that fails denies.
+    """
+    call = asked.call
+    shown_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
+    point = AwaitGate(
+        turn=call.turn,
+        id=asked.id,
+        about=asked.kind,
+        question=asked.prompt,
+        call_id=call.id,
+        tool=call.name,
+        args=shown_args,
+        options=asked.options,
+        display_name=display_name,
+    )
+    for hooks, context in listeners:
+        name, error = await hooks.ask(point, context, decided=lambda: point.said is not None)
+        if error is not None:
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+        said = point.said
+        if said is None:
+            continue
+        if said.args is None:
+            return CodeAnswer(said.outcome, f"hook:{name}", value=said.value, reason=said.reason)
+        try:
+            assert call.tool is not None
+            final = await prepare(call.tool, canonical_value(dict(said.args)).decode())
+        except Exception as misfit:  # the tool's own code, and the hook's values
+            logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+        return CodeAnswer("approved", f"hook:{name}", args=final)
+    return None

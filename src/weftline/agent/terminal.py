@@ -1,0 +1,74 @@
+"""`ask_in_terminal`: whoever sits at the terminal answers what a run asks people."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from weftline.agent.calling import hook
+from weftline.agent.hooks import AwaitGate
+
+_one_at_a_time = threading.Lock()
+
+
+@hook(AwaitGate)
+async def ask_in_terminal(gate: AwaitGate) -> None:
+    """Asks on the terminal, one question after the other. Where there is none, the question is left to others."""
+    await asyncio.to_thread(_ask, gate)
+
+
+def _ask(gate: AwaitGate) -> None:
+    with _one_at_a_time:
+        try:
+            _ASKED[gate.about](gate)
+        except EOFError:
+            pass  # nobody sits there
+
+
+def _confirm(gate: AwaitGate) -> None:
+    said = input(f"\n{gate.question} [y/n, or why not] ").strip()
+    if said.lower() in ("y", "yes"):
+        gate.approve()
+    else:
+        gate.deny("" if said.lower() in ("", "n", "no") else said)
+
+
+def _question(gate: AwaitGate) -> None:
+    print(f"\n{gate.question}")
+    for number, option in enumerate(gate.options, 1):
+        print(f"  {number}. {option}")
+    while True:
+        said = input("> ").strip()
+        if not said:
+            return gate.deny()
+        if not gate.options:
+            return gate.answer(said)
+        if said.isdigit() and 0 < int(said) <= len(gate.options):
+            said = gate.options[int(said) - 1]
+        if said in gate.options:
+            return gate.answer(said)
+        print(f"One of 1 to {len(gate.options)}, please, or nothing to give no answer.")
+
+
+def _plan(gate: AwaitGate) -> None:
+    said = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
+    match said.lower():
+        case "y" | "yes":
+            gate.approve()
+        case "" | "n" | "no":
+            gate.deny()
+        case _:
+            gate.answer(said)
+
+
+def _doubt(gate: AwaitGate) -> None:
+    said = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
+    if said in ("y", "yes"):
+        gate.answer(input("What was its result? ").strip() or "It took effect.")
+    elif said in ("n", "no"):
+        gate.approve()
+    else:
+        gate.deny()
+
+
+_ASKED = {"confirm": _confirm, "question": _question, "plan": _plan, "doubt": _doubt}

@@ -1,0 +1,65 @@
+"""The tools `ask_user` and `present_plan`: a person's answer is their result. They are never carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from weftline.tools.asking import Ask
+from weftline.tools.function import FunctionTool
+
+
+class _Asked(Struct):
+    question: str
+    options: list[str] | None = None
+    multiple: bool = False
+
+
+class _Presented(Struct):
+    plan: str
+
+
+_decode_asked = Decoder(_Asked).decode
+_decode_presented = Decoder(_Presented).decode
+
+
+class _PeopleTool(FunctionTool[..., str]):
+    """A tool whose calls are put to people in place of being carried out."""
+
+    def __init__(self, fn: Callable[..., str], *, ask: Callable[[bytes], Ask]) -> None:
+        super().__init__(fn, effect="read", concurrent=True, blocking=False, name=fn.__name__.strip("_"))
+        self._put = ask
+
+    def asks_people(self, args: bytes) -> Ask | None:
+        return self._put(args)
+
+
+def _ask_user(question: str, options: list[str] | None = None, multiple: bool = False) -> str:
+    """Asks the user a question and waits for the answer. Ask only what you cannot find out yourself.
+
+    Args:
+        question: The question, complete: the user may not have followed what you did.
+        options: The answers to choose from, if there are only a few. Without them the user writes a text.
+        multiple: Whether the user may choose several of the options.
+    """
+    raise AssertionError("it is never carried out")
+
+
+def _present_plan(plan: str) -> str:
+    """Shows the user your plan and waits until it is approved. Carry nothing out before it is.
+
+    Args:
+        plan: The steps in their order, what each one changes, and what is uncertain.
+    """
+    raise AssertionError("it is never carried out")
+
+
+def _question(args: bytes) -> Ask:
+    asked = _decode_asked(args)
+    return Ask(asked.question, "question", tuple(asked.options or ()), asked.multiple)
+
+
+ask_user = _PeopleTool(_ask_user, ask=_question)
+present_plan = _PeopleTool(_present_plan, ask=lambda args: Ask(_decode_presented(args).plan, "plan"))
