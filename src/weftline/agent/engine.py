@@ -64,7 +64,6 @@ _CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
 _PAGE = 200
-_SETTLED_S = 30.0
 _KEPT = 64
 """How many runs in memory can still be asked for after their owner has left."""
 _STARTED = entries.KIND[entries.CallStarted]
@@ -336,12 +335,10 @@ class Engine:
         code = self._tools.running.get(run.id)
         await host.cancel(key, reason="left")
         if code is not None:
-            try:
+            await code.leaving.settled()
+            with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
                 async with asyncio.timeout(_CANCEL_S):
-                    await code.left.wait()
                     await code.quiet.wait()
-            except TimeoutError:
-                pass  # its tools or hooks do not stop; nobody waits for them any longer
         self._tools.forget(self._codes.pop(run.id, ""))
         self._ended.append(key)
         if len(self._ended) > _KEPT and self._memory is not None:
@@ -355,9 +352,7 @@ class Engine:
         """Returns when the last hook of a run that has ended here has returned."""
         code = self._tools.running.get(run_id)
         if code is not None:
-            with suppress(TimeoutError):  # a hook or deps that hang must not keep the result from its caller
-                async with asyncio.timeout(_SETTLED_S):
-                    await self.at_home(code.left.wait)
+            await self.at_home(code.leaving.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()

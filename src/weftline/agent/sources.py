@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, TypeGuard, cast
 
 from weftline.agent import skilled
 from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.behavior import Behavior, resolved
-from weftline.agent.calling import Hook, Hooks
+from weftline.agent.calling import Hook, HookFailed, Hooks
 from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
+from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
 from weftline.agent.gates import check_dedup
@@ -34,6 +35,8 @@ from weftline.tools.function import tool as make_tool
 logger = logging.getLogger(__name__)
 
 NO_DEPS = object()
+_ABANDONED_S = 1.0
+"""How long deps that were interrupted may take to notice."""
 
 
 class Setup:
@@ -62,6 +65,9 @@ class AgentTools:
         self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
+        self._unfinished: set[AgentCode] = set()
+        """Those whose deps have not been left yet. A run may be back in memory before that."""
+        self.on_left: Callable[[AgentCode], object] | None = None
         self.planner: Planner | None = None
         """Makes the plans of subagents' runs."""
 
@@ -84,6 +90,13 @@ class AgentTools:
         return {name: setup.agent for name, setup in self._setups.items()}
 
     async def close(self) -> None:
+        """Has the deps of all runs left, and closes the sets of tools."""
+        codes = list(self._unfinished)
+        for code in codes:
+            code.leave()
+        for late in await _left_in(codes, timeout_s=LEAVE_S):
+            late.leaving.abandon()
+        await _left_in(codes, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
     # As `ToolSource`
@@ -105,11 +118,12 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only, problem = self._setups[plan.code], None, ""
+        setup, only = self._setups[plan.code], None
+        problem: tuple[str, BaseException | None] | None = None
         try:
             setup, only = await self._walk(setup, plan.path)
         except LookupError as error:
-            problem = str(error)
+            problem = str(error), error
         agent, parent = setup.agent, run.parent
         upper = None if parent is None else self.running.get(parent.run)
         info = RunInfo(
@@ -121,12 +135,15 @@ class AgentTools:
             parent=None if parent is None else parent.run,
             depth=0 if parent is None else parent.depth,
         )
-        resources = AsyncExitStack()
-        tools, deps = dict[str, Tool](base.tools), None
+        tools, deps, owned = dict[str, Tool](base.tools), None, None
         hooks = Hooks([*agent.hooks, *setup.hooks])
+        refusals: list[HookFailed] = []
 
         async def tell(point: Point) -> None:
-            await hooks.watch(point, RunContext(info, None))
+            try:
+                await hooks.watch(point, RunContext(info, None))
+            except HookFailed as failed:
+                refusals.append(failed)
 
         frame = Frame()
         try:
@@ -135,11 +152,13 @@ class AgentTools:
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
             else:
-                deps = await _deps(setup, info, resources)
-        except Exception as error:
+                deps, owned = await _deps(setup, info)
+        except (Exception, SystemExit) as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
             logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
-            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
+            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}", error
+        for refusal in refusals[:1]:
+            problem = problem or (str(refusal), refusal.__cause__)
         code = AgentCode(
             info,
             owner=agent,
@@ -148,7 +167,7 @@ class AgentTools:
             output=None if plan.output_schema is None else agent.output_type,
             instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
             deps=deps,
-            resources=resources,
+            owned=owned,
             problem=problem,
             plan=plan,
             planner=self.planner,
@@ -156,9 +175,13 @@ class AgentTools:
             on_left=self._left,
         )
         self.running[run.id] = skilled.runs[run.id] = code
+        self._unfinished.add(code)
         return Toolbox(tools, code=code)
 
     def _left(self, code: AgentCode) -> None:
+        self._unfinished.discard(code)
+        if self.on_left is not None:
+            self.on_left(code)
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
@@ -254,10 +277,24 @@ def is_toolset(one: AgentTool) -> TypeGuard[Toolset]:
     return hasattr(one, "open") and hasattr(one, "close") and not hasattr(one, "spec")
 
 
-async def _deps(setup: Setup, info: RunInfo, resources: AsyncExitStack) -> object:
+async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
+    """The deps of a run, and who is to leave them."""
     if setup.deps is not NO_DEPS:
-        return setup.deps
+        return setup.deps, None
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
-        return None
-    return await resources.enter_async_context(factory(info))
+        return None, None
+    owned = OwnedDeps(info.id)
+    return await owned.enter(lambda: factory(info)), owned
+
+
+async def _left_in(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
+    """Waits for them to be done; returns those that are not."""
+    late = [code for code in codes if not code.leaving.left.is_set()]
+    waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}
+    if not waiting:
+        return []
+    _, unfinished = await asyncio.wait(waiting, timeout=timeout_s)
+    for one in unfinished:
+        one.cancel()
+    return [waiting[one] for one in unfinished]
