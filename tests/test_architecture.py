@@ -21,7 +21,7 @@ BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
-    | {"weftline.surrogates"}
+    | {"weftline.fences", "weftline.surrogates"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.percent": frozenset(),

@@ -95,6 +95,8 @@ class AgentCode:
         self._deps = owned
         self._problem: tuple[str, str] | None = None
         """Why the model cannot be asked any more: a code, and the reason in words."""
+        self.over = False
+        """Whether the run has ended."""
         self.fault: BaseException | None = None
         """What was raised, if that is why."""
         if problem is not None:
@@ -417,6 +419,7 @@ class AgentCode:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
+        self.over = True
         self.leaving.begin(self._last_words(fact, memory), error_of(self.info.id, fact, body))
 
     def leave(self) -> None:

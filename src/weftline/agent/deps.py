@@ -27,7 +27,8 @@ class OwnedDeps:
         loop = asyncio.get_running_loop()
         self._run_id = run_id
         self._entered: asyncio.Future[object] = loop.create_future()
-        self._over: asyncio.Future[BaseException | None] = loop.create_future()
+        self._over = asyncio.Event()
+        self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self.lost: BaseException | None = None
         """Why they ended while the run still needed them."""
@@ -45,10 +46,15 @@ class OwnedDeps:
             await asyncio.wait({task}, timeout=LEAVE_S)
             raise
 
+    @property
+    def is_leaving(self) -> bool:
+        return self._over.is_set()
+
     def leave(self, error: BaseException | None = None) -> None:
         """Has them left, with the error that the run ended with. Returns at once; see `left`."""
-        if not self._over.done():
-            self._over.set_result(error)
+        if not self._over.is_set():
+            self._error = error
+            self._over.set()
 
     async def left(self) -> None:
         if self._task is not None:
@@ -61,30 +67,29 @@ class OwnedDeps:
             self._task.cancel()
 
     async def _own(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
-        failure: BaseException | None = None
         try:
             async with make() as deps:
                 self._entered.set_result(deps)
-                failure = await self._over
-                if failure is not None:
-                    raise failure
+                await self._over.wait()
+                if self._error is not None:
+                    raise self._error
         except BaseException as error:
             if not self._entered.done():
                 self._failed(error)
-            elif error is not failure and not isinstance(error, asyncio.CancelledError):
+            elif error is not self._error and not isinstance(error, asyncio.CancelledError):
                 self._ended_badly(error)
-        if not self._over.done() and self.lost is None and self._entered.done():
+        if not self._over.is_set() and self.lost is None and self._entered.done():
             self.lost = RuntimeError("they were closed before the run had ended")
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError) and self._over.done():
+        if isinstance(error, asyncio.CancelledError) and self._over.is_set():
             self._entered.cancel()
             return
         self._entered.set_exception(error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}"))
         self._entered.exception()  # whoever waited may be gone
 
     def _ended_badly(self, error: BaseException) -> None:
-        if self._over.done():
+        if self._over.is_set():
             logger.error("run %s: the deps could not be closed", self._run_id, exc_info=error)
         else:
             self.lost = error

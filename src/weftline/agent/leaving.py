@@ -25,6 +25,7 @@ class Leaving:
         self._deps = deps
         self._on_left = on_left
         self._settled_by: float | None = None
+        self._late = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -43,14 +44,16 @@ class Leaving:
             async with asyncio.timeout_at(by):
                 await self.left.wait()
         except TimeoutError:
-            logger.warning("run %s: its last hooks or its deps hang; nobody waits for them any longer", self._run_id)
+            if not self._late:
+                self._late = True
+                logger.warning("run %s: its last hooks or its deps hang; nobody waits for them longer", self._run_id)
 
     def abandon(self) -> None:
-        """Interrupts what does not come to its end."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-        if self._deps is not None:
+        """Interrupts what does not come to its end: the last hooks, or else the deps."""
+        if self._deps is not None and self._deps.is_leaving:
             self._deps.abandon()
+        elif self._task is not None:
+            self._task.cancel()
 
     async def _go(self, last: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
         try:

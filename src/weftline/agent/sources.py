@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 from weftline.agent import skilled
 from weftline.agent.above import Above
@@ -20,7 +19,7 @@ from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
 from weftline.agent.gates import check_dedup
-from weftline.agent.given import AgentTool, name_of
+from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.opened import Opened
 from weftline.agent.skills.allowed import ToolNames
@@ -30,13 +29,12 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
-from weftline.tools.function import tool as make_tool
 
 logger = logging.getLogger(__name__)
 
 NO_DEPS = object()
 _ABANDONED_S = 1.0
-"""How long deps that were interrupted may take to notice."""
+"""How long hooks and deps that were interrupted may take to notice."""
 
 
 class Setup:
@@ -94,9 +92,11 @@ class AgentTools:
         codes = list(self._unfinished)
         for code in codes:
             code.leave()
-        for late in await _left_in(codes, timeout_s=LEAVE_S):
-            late.leaving.abandon()
-        await _left_in(codes, timeout_s=_ABANDONED_S)
+        late = await _left_in(codes, timeout_s=LEAVE_S)
+        for _ in ("the last hooks", "the deps"):
+            for code in late:
+                code.leaving.abandon()
+            late = await _left_in(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
     # As `ToolSource`
@@ -107,7 +107,7 @@ class AgentTools:
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
-        own = set[str]() if agent is None else {as_tool(one).spec.name for one in agent.tools if not is_toolset(one)}
+        own = set[str]() if agent is None else {one.spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
             # What is only known when it is opened is found out then.
             name = getattr(ref, "name", None)
@@ -244,10 +244,10 @@ class AgentTools:
             tools=list(tools),
         )
 
-    async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
+    async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:
         if is_toolset(one):
             return await self._opened.tools(one)
-        return (as_tool(one),)
+        return (one,)
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:
@@ -256,25 +256,6 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
         raise InvalidRequest(
             f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."
         )
-
-
-def as_tool(one: AgentTool) -> Tool:
-    """A tool as it is; a function is made one, once."""
-    if hasattr(one, "spec") and hasattr(one, "prepare"):
-        return cast("Tool", one)
-    if inspect.isroutine(one):
-        made = _MADE.get(one)
-        if made is None:
-            made = _MADE[one] = make_tool(one)
-        return made
-    raise TypeError(f"{one!r} is neither a tool nor a function")
-
-
-_MADE: dict[Callable[..., Any], Tool] = {}
-
-
-def is_toolset(one: AgentTool) -> TypeGuard[Toolset]:
-    return hasattr(one, "open") and hasattr(one, "close") and not hasattr(one, "spec")
 
 
 async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
