@@ -14,6 +14,7 @@ import pytest
 
 from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, RunInfo, ToolGate, tool
 from weftline.agent import deps as deps_of_runs
+from weftline.agent import engine as engine_of_agents
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
@@ -126,7 +127,8 @@ async def test_deps_are_left_with_what_the_run_ended_with(ends: str) -> None:
             assert error is None
 
 
-async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
+async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
     told: list[str] = []
     begun = asyncio.Event()
 
@@ -143,15 +145,9 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
         await asyncio.Event().wait()
         return "never"
 
-    engine = Engine()
-    async with engine:
+    async with Engine() as engine:
         await engine.start(Agent(ScriptedModel([calls("wait")]), deps=database, tools=[wait]), "Go.")
         await begun.wait()
-        closing = asyncio.create_task(engine.close())
-        # What is under way may finish, which this does not.
-        host = await engine.runtime()
-        await host.cut()
-        await closing
     assert told == ["entered", "left"]
 
 
@@ -160,6 +156,7 @@ async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
 ) -> None:
     monkeypatch.setattr("weftline.agent.leaving.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.sources.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []
 
     @asynccontextmanager
