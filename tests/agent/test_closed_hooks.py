@@ -147,7 +147,9 @@ async def test_a_list_that_a_hook_keeps_does_not_change_the_request() -> None:
         kept.extend(built.messages)
         built.messages = kept
 
+    def clears(request: BeforeModel) -> None:
+        kept.clear()
+
     model = ScriptedModel(["Done."])
-    clears = Hook(BeforeModel, lambda _: kept.clear())
-    assert (await Agent(model, hooks=[Hook(ContextBuilt, keeps), clears]).run("Go.")).text == "Done."
+    assert (await Agent(model, hooks=[Hook(ContextBuilt, keeps), Hook(BeforeModel, clears)]).run("Go.")).text == "Done."
     assert len(model.requests[0].messages) == 1

@@ -23,6 +23,7 @@ from weftline.errors import Conflict
 from weftline.providers.base import Provider
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
     from typing_extensions import TypeVar as DefaultTypeVar
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -68,7 +69,7 @@ class Definition(Generic[OutputT, DepsT]):
         self,
         model: str | Provider | None = None,
         *,
-        output: type[OutputT],
+        output: TypeForm[OutputT],
         name: str | None = None,
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
