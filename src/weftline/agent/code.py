@@ -263,13 +263,13 @@ class AgentCode:
         """A call of a tool that is not there, or with arguments that do not fit it."""
         shown = self._shown(call)
         if call.tool is not None:
-            await self.tell(points.ArgumentsRejected(call.turn, call.id, call.name, call.problem, shown))
+            await self.tell(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(call.turn, call.id, call.name, prompts.unknown_tool(call.name), display_name=shown)
+        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=shown)
         await self._shaped_point(unknown)
         parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
         if not unknown.suppress_error and points.ToolError in self._hooks:
-            failed = points.ToolError(call.turn, call.id, call.name, parts, display_name=shown)
+            failed = points.ToolError(*_where(call), parts, display_name=shown)
             await self._shaped_point(failed)
             parts = parts_of(failed.result, before=parts, tool=call.name)
         return Gated("unknown", call.args, parts, is_error=True)
@@ -312,13 +312,13 @@ class AgentCode:
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         shown = self._shown(call)
         if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
+            failed = points.ToolError(*_where(call), output.parts, raised, display_name=shown)
             await self._shaped_point(failed)
             await self.above.shape(failed)
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in self._hooks:
-            await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
+            await self.tell(kind(*_where(call), output.parts, display_name=shown))
         return await self._finished(call, output)
 
     # Calls that are carried out by child runs
@@ -357,12 +357,14 @@ class AgentCode:
         shown = self._shown(call)
         changed = coercions(written_object(call.raw_args), object_of(call.prepared))
         if changed:
-            await self.tell(points.ArgumentsCoerced(call.turn, call.id, call.name, changed, shown))
+            await self.tell(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
         if self._wants(points.ToolBefore):
             prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
             args, counts = object_of(call.args), dict(call.counts)
             await self.tell(
-                points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, shown)
+                points.ToolBefore(
+                    call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, display_name=shown
+                )
             )
 
     async def _finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
@@ -370,7 +372,9 @@ class AgentCode:
         hooks, shown = self._hooks, self._shown(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
-            point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size, shown)
+            point = points.ToolTransform(
+                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=shown
+            )
             await self._shaped_point(point)
             parts = parts_of(point.result, before=output.parts, tool=call.name)
             output = replace(output, parts=parts, is_error=point.is_error)
@@ -378,11 +382,13 @@ class AgentCode:
         output = output if stored else await self._large.stored(call, output)
         if output is not whole and points.ToolResultStored in hooks:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
-            await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
+            await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
         if self._wants(points.ToolAfter):
             size, counts = output_bytes(output.parts), dict(call.counts)
             await self.tell(
-                points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, counts, shown)
+                points.ToolAfter(
+                    call.turn, call.id, call.name, output.parts, output.is_error, size, counts, display_name=shown
+                )
             )
         return output
 
@@ -456,6 +462,10 @@ class AgentCode:
 
     async def _shaped_point(self, point: points.Point) -> None:
         await self._hooks.shape(point, self.context)
+
+
+def _where(call: PendingCall) -> tuple[int, str, str]:
+    return call.turn, call.id, call.name
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:

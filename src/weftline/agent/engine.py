@@ -24,7 +24,7 @@ from weftline.agent.attached import parts_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
-from weftline.agent.kept import MAX_KEPT, KeptRuns
+from weftline.agent.kept import KeptRuns
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.plans import child_of, copy_of, plan_of
@@ -107,8 +107,6 @@ class Engine:
         """Runs in memory that nobody owns any more."""
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that nobody opened by hand."""
-        self._faults: dict[str, BaseException] = {}
-        """By run: what its agent's own code raised, if the run failed with that."""
         for agent in agents:
             self.register(agent)
 
@@ -369,10 +367,6 @@ class Engine:
 
     def _left(self, code: AgentCode) -> None:
         """A run has left memory."""
-        if code.fault is not None:
-            self._faults[code.info.id] = code.fault
-            while len(self._faults) > MAX_KEPT:
-                del self._faults[next(iter(self._faults))]
         if code.over:
             self._over(code.info.id)
 
@@ -383,8 +377,7 @@ class Engine:
             self._forget_code(name)
 
     def fault_of(self, run_id: str) -> BaseException | None:
-        code = self._tools.running.get(run_id)
-        return self._faults.get(run_id) if code is None or code.fault is None else code.fault
+        return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
         return await (await self.runtime()).locate(run_id, workspace=self._workspace)

@@ -33,6 +33,7 @@ from weftline.tools.base import Tool, Toolset
 logger = logging.getLogger(__name__)
 
 NO_DEPS = object()
+_MAX_FAULTS = 64
 _ABANDONED_S = 1.0
 """How long hooks and deps that were interrupted may take to notice."""
 
@@ -65,6 +66,7 @@ class AgentTools:
         """By run: the code of those that are in memory."""
         self._unfinished: set[AgentCode] = set()
         """Those whose deps have not been left yet. A run may be back in memory before that."""
+        self._faults: dict[str, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.planner: Planner | None = None
         """Makes the plans of subagents' runs."""
@@ -86,6 +88,11 @@ class AgentTools:
     def agents(self) -> dict[str, Definition[Any, Any]]:
         """By the name that they are registered under."""
         return {name: setup.agent for name, setup in self._setups.items()}
+
+    def fault_of(self, run_id: str) -> BaseException | None:
+        """What the agent's own code raised in a run that failed with it here, not long ago."""
+        code = self.running.get(run_id)
+        return self._faults.get(run_id) if code is None or code.fault is None else code.fault
 
     async def close(self) -> None:
         """Has the deps of all runs left, and closes the sets of tools."""
@@ -180,6 +187,10 @@ class AgentTools:
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)
+        if code.fault is not None:
+            self._faults[code.info.id] = code.fault
+            while len(self._faults) > _MAX_FAULTS:
+                del self._faults[next(iter(self._faults))]
         if self.on_left is not None:
             self.on_left(code)
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
