@@ -319,9 +319,16 @@ async def test_a_gate_that_is_being_asked_when_the_run_is_paused_is_not_asked_ag
 
 
 async def test_a_limit_on_costs_that_cannot_hold_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    agent = Agent(ScriptedModel(["Done.", "Done."]), limits=Limits(max_cost_usd=1))
+    class Lab(ScriptedModel):
+        @property
+        def name(self) -> str:
+            return "lab"
+
+    limits = Limits(max_cost_usd=1)
+    assert (await Agent(ScriptedModel(["Done."]), limits=limits).run("Go.")).text == "Done."  # costs nothing
+    agent = Agent(Lab(["Done.", "Done."]), limits=limits)
     async with Engine() as engine:
-        with pytest.warns(UserWarning, match="price of the model 'scripted:.*max_cost_usd"):
+        with pytest.warns(UserWarning, match="price of the model 'lab:.*max_cost_usd"):
             await agent.run("Go.", engine=engine)
         await agent.run("Go.", engine=engine)  # a warning here would be an error
     assert caplog.text.count("max_cost_usd") == 1

@@ -91,7 +91,9 @@ class Models:
             with suppress(WeftlineError):  # a model that is not there is refused with better words
                 model = self.catalog.resolve(model_id)
                 named = f"{model.provider.name}:{model.vendor_id}"
-                if named not in self._unpriced and self.catalog.price(model.entry) is None:
+                if model.provider.name == "scripted" or named in self._unpriced:
+                    continue  # what a script plays costs nothing
+                if self.catalog.price(model.entry) is None:
                     self._unpriced.add(named)
                     text = f"The price of the model {named!r} is not known: max_cost_usd does not limit what it spends."
                     logger.warning("%s", text)
