@@ -36,7 +36,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         delta = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
         usage = {"prompt_tokens": 1000, "completion_tokens": 500}
-        end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}
+        end = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}], "usage": usage}
         for event in (json.dumps(delta), json.dumps(end), "[DONE]"):
             self.wfile.write(f"data: {event}\n\n".encode())
 

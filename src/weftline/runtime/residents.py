@@ -361,6 +361,7 @@ class Residents:
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
+            self._leave(run)  # its tools may have been opened after it was forgotten
             if run.log.idle and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
