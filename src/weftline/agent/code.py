@@ -78,6 +78,8 @@ class AgentCode:
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
+        self.registered = "" if plan is None or plan.code is None else plan.code
+        """The name that the code of the run is found under."""
         self._planner = planner
         self.owner = owner
         """The agent."""
@@ -426,7 +428,10 @@ class AgentCode:
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
-        self.leaving.begin(self._last_words(fact, memory), error_of(self.info.id, fact, body))
+        told = (points.RunEnded, points.RunCancelled)
+        has_words = bool(self._frame.skills) or any(point in self._hooks for point in told)
+        last = self._last_words(fact, memory) if has_words else None
+        self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
     def leave(self) -> None:
         if not self.leaving.begun:

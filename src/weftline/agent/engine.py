@@ -304,7 +304,7 @@ class Engine:
             raise
         if run_id in self._codes:  # started before, under the same key
             self._forget_code(name)
-        else:
+        elif self._tools.find(name) is not None:  # else it has ended by now
             self._codes[run_id] = name
         return run_id
 
@@ -361,20 +361,15 @@ class Engine:
             with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
                 async with asyncio.timeout(_CANCEL_S):
                     await code.quiet.wait()
-        self._over(run_id)
+        self._forget_code(self._codes.pop(run_id, ""))
         if self._kept is not None:
             await self._kept.add(host, key)
 
     def _left(self, code: AgentCode) -> None:
         """A run has left memory."""
-        if code.over:
-            self._over(code.info.id)
-
-    def _over(self, run_id: str) -> None:
-        """What a run in memory was started with is not needed any more; its log stays until its owner leaves."""
-        name = self._codes.pop(run_id, None)
-        if name is not None:
-            self._forget_code(name)
+        if code.over and code.info.parent is None and not self.durable:
+            self._codes.pop(code.info.id, None)
+            self._forget_code(code.registered)  # its log stays until its owner leaves
 
     def fault_of(self, run_id: str) -> BaseException | None:
         return self._tools.fault_of(run_id)

@@ -27,18 +27,22 @@ class Leaving:
         self._settled_by: float | None = None
         self._late = False
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def begun(self) -> bool:
-        return self._task is not None
+        self.begun = False
 
     def begin(self, last: Coroutine[Any, Any, None] | None = None, error: BaseException | None = None) -> None:
         """Carries out `last` and leaves the deps with `error`. Returns at once."""
+        self.begun = True
+        if last is None and self._deps is None:
+            self.left.set()
+            self._on_left()
+            return
         self._settled_by = asyncio.get_running_loop().time() + LEAVE_S
         self._task = asyncio.create_task(self._go(last, error), name=f"end of {self._run_id}")
 
     async def settled(self) -> None:
         """Returns when the run has left, or when that takes too long."""
+        if self.left.is_set():
+            return
         by = self._settled_by or asyncio.get_running_loop().time() + LEAVE_S
         try:
             async with asyncio.timeout_at(by):
