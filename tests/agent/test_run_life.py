@@ -18,6 +18,7 @@ from weftline.agent import engine as engine_of_agents
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
+from weftline.runtime import residents
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -53,6 +54,31 @@ async def test_a_start_that_is_cancelled_leaves_no_run_behind() -> None:
             await task
         assert await unfinished(engine) == 0, steps
     assert engine.agents == {}
+
+
+async def test_a_start_that_is_cancelled_on_another_loop_leaves_no_run_behind() -> None:
+    never = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        await never.wait()
+        return "never"
+
+    async def elsewhere(steps: int) -> None:
+        agent = Agent(ScriptedModel([calls("wait"), "Done."]), tools=[wait])
+        task = asyncio.create_task(engine.start(agent, "Go."))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():  # it was quicker
+            await task.result().cancel()
+
+    async with Engine() as engine:
+        for steps in range(8):
+            await asyncio.to_thread(asyncio.run, elsewhere(steps))
+            assert await unfinished(engine) == 0, steps
 
 
 async def test_a_start_that_is_refused_leaves_nothing_behind() -> None:
@@ -149,6 +175,61 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs(monkeypatch:
         await engine.start(Agent(ScriptedModel([calls("wait")]), deps=database, tools=[wait]), "Go.")
         await begun.wait()
     assert told == ["entered", "left"]
+
+
+async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(residents, "KEEP_S", 0.01)
+    monkeypatch.setattr(residents, "_SWEEP_S", 0.01)
+    told: list[str] = []
+    left = asyncio.Event()
+
+    @asynccontextmanager
+    async def database(run: RunInfo) -> AsyncGenerator[str]:
+        told.append("entered")
+        yield "acme"
+        told.append("left")
+        left.set()
+
+    paused = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await paused.wait()
+        return "ok"
+
+    begun = asyncio.Event()
+    agent = Agent(ScriptedModel([calls("wait"), "Done."]), deps=database, tools=[wait])
+    async with agent.stream("Go.") as run:
+        await begun.wait()
+        await run.pause()
+        paused.set()
+        await asyncio.wait_for(left.wait(), 60)
+        await run.resume()
+        assert (await run.result()).text == "Done."
+    assert told == ["entered", "left"] * 2
+
+
+async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -> None:
+    begun = asyncio.Event()
+    undone: list[str] = []
+
+    @asynccontextmanager
+    async def database(run: RunInfo) -> AsyncGenerator[str]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            undone.append(run.id)
+        yield "never"
+
+    async with Agent(ScriptedModel(["x"]), deps=database).stream("Go.") as run:
+        await begun.wait()
+    assert undone == [run.id]
+    assert (await run.result()).status == "cancelled"
 
 
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
