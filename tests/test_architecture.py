@@ -20,14 +20,8 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {
-        "weftline.a2a_answers",
-        "weftline.mcp_answers",
-        "weftline.percent",
-        "weftline.prompts_files",
-        "weftline.prompts_people",
-    }
-    | {"weftline.surrogates"}
+    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
+    | {"weftline.fences", "weftline.prompts_people", "weftline.surrogates"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -56,6 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.percent": frozenset(),

@@ -152,6 +152,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "look was interrupted by an error of its own before it finished. Parts of it may have taken "
         "effect: check before you call it again.",
     ),
+    (
+        "result_withheld",
+        ("pay",),
+        "pay has run, but its result cannot be shown: a check that the result has to pass failed. Do not repeat the "
+        "call: find out in another way whether it took effect, or say in your answer that this is uncertain.",
+    ),
     ("result_not_text", ("look",), "look has run, but its result cannot be shown: it is not valid Unicode text."),
     (
         "result_not_json",

@@ -170,6 +170,10 @@ def result_not_text(tool: str) -> str:
     return f"{tool} has run, but its result cannot be shown: it is not valid Unicode text."
 
 
+def result_withheld(tool: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: a check that the result has to pass failed. {_FIND_OUT}"
+
+
 def result_not_json(tool: str, reason: str) -> str:
     return f"{tool} has run, but its result cannot be shown: it cannot be written as JSON ({reason})."
 

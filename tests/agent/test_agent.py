@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, assert_type
 
 import pytest
 from pydantic import BaseModel
@@ -84,6 +84,21 @@ class Invoice(BaseModel):
 async def test_an_answer_is_a_value_of_the_output_type(kind: Any, text: str, value: object) -> None:
     agent: Agent[Any] = Agent(ScriptedModel([text]), output=kind)
     assert (await agent.run("Read this.")).output == value
+
+
+class Refusal(BaseModel):
+    why: str
+
+
+async def test_the_type_of_the_answer_is_known_to_type_checkers() -> None:
+    either = Agent(ScriptedModel(['{"value": {"why": "No."}}']), output=Invoice | Refusal)
+    assert_type(either, Agent[Invoice | Refusal, object])
+    assert (await either.run("Read this.")).output == Refusal(why="No.")
+    assert_type(Agent("m"), Agent[str, object])
+    assert_type(Agent("m", output=Invoice), Agent[Invoice, object])
+    assert_type(Agent("m", output=list[str]), Agent[list[str], object])
+    assert_type(Agent("m", output=Literal["a", "b"]), Agent[Literal["a", "b"], object])
+    assert_type(Agent("m", output=Invoice | None), Agent[Invoice | None, object])
 
 
 async def test_an_answer_that_does_not_fit_is_asked_for_again_and_then_fails() -> None:
@@ -350,7 +365,7 @@ async def test_a_turn_finished_names_its_calls() -> None:
 
 
 async def test_runs_in_memory_are_forgotten_after_a_while() -> None:
-    from weftline.agent.engine import in_memory
+    from weftline.agent.in_memory import in_memory
 
     agent = Agent(ScriptedModel(["Hello."]))
     first = await agent.run("Hi.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -200,6 +201,16 @@ def test_an_engine_whose_loop_has_ended_says_so(tmp_path: Path) -> None:
     engine = asyncio.run(opened())
     with pytest.raises(Conflict, match="closed"):
         agent.run_sync("Hi.", engine=engine)
+    # Nobody can close it any more.
+    forgotten = [engine]
+    del engine
+
+    def forget() -> None:
+        forgotten.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        forget()
 
 
 def test_a_blocking_engine_in_a_running_loop_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -75,7 +74,6 @@ async def gated(
         output=None,
         instructions=None,
         deps=None,
-        resources=AsyncExitStack(),
     )
     call = PendingCall(
         turn=0,

@@ -10,7 +10,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from weftline import Agent, Engine, OutputReady, ToolGate, WeftlineError, tool
-from weftline.agent.hooks import RunStarted
+from weftline.agent import engine as engine_of_agents
+from weftline.agent.hooks import ResultsStored, RunStarted, TurnEnded
+from weftline.agent.results import InvalidOutput
 from weftline.testing import ScriptedModel, calls
 
 
@@ -110,7 +112,10 @@ async def test_the_same_key_and_input_are_the_same_run_in_memory_too() -> None:
         assert (await engine.start(agent, "Go.", key="k")).id == first.id
 
 
-async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(tmp_path: Path) -> None:
+async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
     begun = asyncio.Event()
 
     @tool(effect="idempotent")
@@ -141,3 +146,71 @@ async def test_a_model_whose_key_is_missing_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(WeftlineError, match="ANTHROPIC_API_KEY"):
         await Agent("anthropic:claude-sonnet-4-5").run("Go.")
+
+
+async def test_a_rejected_answer_fails_with_the_words_of_the_rejection() -> None:
+    agent = Agent(ScriptedModel(['{"n": 1}', '{"n": 1}']), output=Picky)
+
+    @agent.on(OutputReady)
+    def never(answer: OutputReady[Picky]) -> None:
+        answer.reject("The number is taken.")
+
+    with pytest.raises(InvalidOutput, match=r"The number is taken\.") as caught:
+        await agent.run("Go.")
+    assert caught.value.result.text == '{"n": 1}'
+
+
+FENCED = '```json\n{"n": 1}\n```'
+
+
+@pytest.mark.parametrize("text", [FENCED, '\n```\n{"n": 1}```\n', '```JSON\r\n{"n": 1}\r\n```'])
+async def test_an_answer_in_a_code_fence_is_taken(text: str) -> None:
+    model = ScriptedModel([text])
+    result = await Agent(model, output=Picky).run("Go.")
+    assert (result.output.n, result.text, len(model.requests)) == (1, '{"n": 1}', 1)
+
+
+@pytest.mark.parametrize("text", [f"Here it is:\n{FENCED}", f"{FENCED}\n{FENCED}", '```json\n{"n": 1}'])
+async def test_only_a_fence_around_the_whole_answer_is_taken_off(text: str) -> None:
+    with pytest.raises(InvalidOutput):
+        await Agent(ScriptedModel([text, text]), output=Picky).run("Go.")
+
+
+async def test_a_fenced_answer_can_be_watched_as_it_grows() -> None:
+    async with Agent(ScriptedModel([FENCED]), output=Picky).stream("Go.") as run:
+        assert [partial async for partial in run.partials()][-1] == {"n": 1}
+
+
+async def test_plain_text_keeps_its_fences() -> None:
+    assert (await Agent(ScriptedModel([FENCED])).run("Go.")).text == FENCED
+
+
+async def test_the_end_of_a_turn_is_told_by_the_process_that_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
+    begun = asyncio.Event()
+    told: list[tuple[str, int]] = []
+
+    @tool(effect="idempotent")
+    async def wait() -> str:
+        """Waits the first time."""
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return "ok"
+
+    def billing() -> Agent:
+        agent = Agent(ScriptedModel([calls("wait"), "Done."]), name="billing", tools=[wait])
+        agent.on(ResultsStored)(lambda at: told.append(("results", at.turn)))
+        agent.on(TurnEnded)(lambda at: told.append(("turn", at.turn)))
+        return agent
+
+    agent = billing()
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        await begun.wait()
+    assert told == []
+    async with Engine(tmp_path, agents=[billing()]) as engine:
+        await engine.attach(run.id).result()
+    assert told == [("results", 0), ("turn", 0), ("turn", 1)]

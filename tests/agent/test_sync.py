@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 
 import pytest
 
 from weftline import Agent, ToolContext, tool
+from weftline.agent import sync
+from weftline.background import LoopThread
 from weftline.events import TextDelta
 from weftline.testing import ScriptedModel, calls
 
@@ -55,3 +59,28 @@ def test_a_blocking_run_inside_a_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="await the async call"):
         asyncio.run(inside())
+
+
+def test_threads_that_come_first_together_share_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "_shared", None)
+    together = threading.Barrier(4)
+    made: list[LoopThread] = []
+
+    class Slow(LoopThread):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            made.append(self)
+
+    monkeypatch.setattr(sync, "LoopThread", Slow)
+
+    def first() -> int:
+        together.wait()
+        return sync.blocking(there)
+
+    async def there() -> int:
+        return id(asyncio.get_running_loop())
+
+    with ThreadPoolExecutor(4) as pool:
+        loops = {future.result() for future in [pool.submit(first) for _ in range(4)]}
+    assert len(loops) == len(made) == 1
+    made[0].stop()

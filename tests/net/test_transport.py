@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 
@@ -387,3 +388,24 @@ def test_making_a_transport_does_not_load_the_http_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+async def test_one_transport_serves_several_loops_and_is_closed_with_each() -> None:
+    http = AiohttpTransport()
+
+    async def ask(url: str) -> bytes:
+        async with http.post(url, headers={}, body=b"{}", limits=LIMITS) as response:
+            return await response.read()
+
+    def on_a_loop_of_its_own(url: str) -> bytes:
+        return asyncio.run(ask(url))
+
+    async with serving(answering(HELLO)) as url:
+        assert await ask(url) == b"hello"
+        for _ in range(2):
+            assert await asyncio.to_thread(on_a_loop_of_its_own, url) == b"hello"
+        gc.collect()  # a session that was left open would say so, and a warning is an error here
+        assert await ask(url) == b"hello"
+        await http.aclose()
+        with pytest.raises(RequestFailed, match="stopping"):
+            await ask(url)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -21,6 +22,7 @@ from weftline.providers.base import (
 from weftline.testing import (
     ScriptedModel,
     ScriptedProvider,
+    calls,
     collect,
     load_scripts,
     parse_scripts,
@@ -452,3 +454,13 @@ def test_a_public_name_of_testing_can_be_imported(name: str) -> None:
 def test_an_unknown_name_of_testing_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(weftline.testing, "no_such_name")  # noqa: B009
+
+
+def test_a_turn_may_have_several_calls() -> None:
+    assert calls(("order", {"cake": "lemon"}), ("pay", {"amount": 5})) == {
+        "tool_calls": [{"name": "order", "args": {"cake": "lemon"}}, {"name": "pay", "args": {"amount": 5}}]
+    }
+    wrong: Any = calls
+    for attempt in (lambda: wrong(), lambda: wrong(("order", {}), cake="lemon")):
+        with pytest.raises(TypeError, match=r"calls\('order', cake='lemon'\)"):
+            attempt()

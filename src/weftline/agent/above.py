@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from weftline.agent import hooks as points
 from weftline.agent import hooks_outside as outside
-from weftline.agent.calling import HookFailed, Hooks
+from weftline.agent.calling import Hooks
 from weftline.agent.hooks import Point, ToolError, ToolGate
-
-logger = logging.getLogger(__name__)
 
 Listener: TypeAlias = tuple[Hooks, object]
 """The hooks of a run, and the context that they are called with."""
@@ -51,14 +48,12 @@ class Above:
                 hooks.tell(told, context)
 
     async def watch(self, point: Point) -> None:
+        """Raises `HookFailed` if a hook above fails that must not."""
         if not self.wants(type(point)):
             return
         told = self._heard(point)
         for hooks, context in self.listeners:
-            try:
-                await hooks.watch(told, context)
-            except HookFailed:
-                logger.error("run %s: %s has no way to fail closed; it goes on", self._where["child_id"], told.name)
+            await hooks.watch(told, context)
 
     async def gate(self, gate: ToolGate) -> BaseException | None:
         """Asks the gates above about a call that the child's own have decided on. What they decide is in `gate`."""

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.engine import Engine, in_memory
+from weftline.agent.engine import Engine
+from weftline.agent.in_memory import in_memory
 from weftline.agent.options import RunOptions
 from weftline.agent.results import RunResult
 from weftline.agent.run import Run

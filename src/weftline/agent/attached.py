@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import mimetypes
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from weftline.messages import File, Image, UserPart
+from msgspec.structs import replace
+
+from weftline.messages import Blob, File, Image, Text, UserPart
 
 FileLike: TypeAlias = Path | str | Image | File
 """A path, an http(s) address, or a part of a message."""
@@ -28,3 +32,20 @@ def part_of(given: FileLike) -> UserPart:
     if kind.startswith("image/"):
         return Image(kind, data=data, name=path.name)
     return File(kind, data=data, name=path.name)
+
+
+def parts_of(prompt: str | None, files: Sequence[FileLike]) -> tuple[tuple[UserPart, ...], tuple[Blob, ...]]:
+    """The parts of the first message. Contents are kept beside the log, once."""
+    parts: list[UserPart] = []
+    blobs: dict[str, Blob] = {}
+    for given in files:
+        part = part_of(given)
+        if isinstance(part, Image | File) and part.data is not None:
+            data = b64decode(part.data)
+            blob = Blob(sha256(data).hexdigest(), data)
+            blobs[blob.id] = blob
+            part = replace(part, data=None, blob=blob.id, size=len(data))
+        parts.append(part)
+    if prompt is not None:
+        parts.append(Text(prompt))
+    return tuple(parts), tuple(blobs.values())

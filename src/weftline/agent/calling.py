@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
+from weftline.agent.fitting import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
 from weftline.suggestions import did_you_mean
@@ -128,18 +129,19 @@ class Hooks:
         return "", None
 
     async def shape(self, point: Point, context: object) -> None:
-        """Lets hooks edit a point. One that raises leaves it as it was before it."""
+        """Lets hooks edit a point. One that raises, or sets what does not fit, leaves it as it was before it."""
         for one in self._by_point.get(type(point), ()):
             before = {name: getattr(point, name) for name in point.settable}
             try:
                 await _called(one, point, context)
+                check(point)
             except _FAILURES as error:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
                 for name, value in before.items():
                     setattr(point, name, value)
                 if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed.") from error
+                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
     async def watch(self, point: Point, context: object) -> None:
         for one in self._by_point.get(type(point), ()):
@@ -149,18 +151,20 @@ class Hooks:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed.") from error
+                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
     def tell(self, point: Point, context: object) -> None:
-        """Calls plain functions that nobody waits for. One that turns out to be asynchronous is refused once."""
+        """Calls plain functions that nobody waits for. One that turns out to be asynchronous is not called."""
         for one in self._by_point.get(type(point), ()):
             try:
                 result = one.fn(point, context) if one.takes_context else one.fn(point)
                 if inspect.iscoroutine(result):
                     result.close()
                     logger.error("the hook %s at %s has to be a plain function", one.name, point.name)
-            except Exception:
+            except Exception as error:
                 logger.exception("the hook %s at %s failed", one.name, point.name)
+                if one.fail_closed:
+                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
 
 async def _called(one: Hook[Any], point: Point, context: object) -> None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from typing import Any, Protocol
 
-from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
 from weftline.agent.above import Above, Listener
 from weftline.agent.asking import answer_by_code
+from weftline.agent.call_values import coerced_args, object_of, parts_of, written_object
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.deps import OwnedDeps
+from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
+from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
 from weftline.agent.persisting import LargeResults
@@ -27,26 +30,16 @@ from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.activation import USE
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
-from weftline.canonical import NotCanonical, canonical_value
-from weftline.kernel.entries import (
-    AttemptFailed,
-    AttemptStarted,
-    BudgetExceeded,
-    CallClosed,
-    Fact,
-    MessagesTaken,
-    ResultsOverBudget,
-    RunEnded,
-    TurnCompleted,
-)
+from weftline.canonical import canonical_value
+from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd, ChildLimits, CodeAnswer, Gated, PendingAwait, PendingCall
-from weftline.tools.arguments import InvalidArguments, object_args
-from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolOutput
-from weftline.tools.coercion import coerced, coercions
+from weftline.runtime.code import ChildEnd, ChildLimits, CodeAnswer, CodeFailed, Gated, PendingAwait, PendingCall
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.coercion import coercions
 from weftline.tools.results import output_bytes, output_of
 
 logger = logging.getLogger(__name__)
@@ -73,23 +66,23 @@ class AgentCode:
         output: OutputType[Any] | None,
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
         deps: object,
-        resources: AsyncExitStack,
+        owned: OwnedDeps | None = None,
         plan: RunPlan | None = None,
-        problem: str = "",
+        problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
-        """`problem` is why the run cannot go on: what it needs could not be made."""
+        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised."""
         self.info = info
         self.context = RunContext(info, deps)
-        self.left = asyncio.Event()
-        """Set when the run has left memory, or has ended and the last hook has returned."""
+        self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
+        self.registered = "" if plan is None or plan.code is None else plan.code
+        """The name that the code of the run is found under."""
         self._planner = planner
-        self._on_left = on_left
         self.owner = owner
         """The agent."""
         self.quiet = asyncio.Event()
@@ -102,12 +95,16 @@ class AgentCode:
         self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
         self._output = output
         self._instructions = instructions
-        self._problem = problem
-        self._resources = resources
-        self._began = False
-        self._open: dict[int, int] = {}
-        """By turn: how many of its calls have no result yet."""
-        self._ending = False
+        self._facts = FactPoints(hooks, self._frame.aliases, self.tell)
+        self._deps = owned
+        self._problem: tuple[str, str] | None = None
+        """Why the model cannot be asked any more: a code, and the reason in words."""
+        self.over = False
+        """Whether the run has ended."""
+        self.fault: BaseException | None = None
+        """What was raised, if that is why."""
+        if problem is not None:
+            self._fail(*problem)
 
     @property
     def gates(self) -> bool:
@@ -130,7 +127,7 @@ class AgentCode:
     async def render(
         self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
     ) -> str | None:
-        if self._problem:
+        if self._problem is not None:
             return None
         try:
             parts = [system or "" if self._instructions is None else await self._instructed(self._instructions)]
@@ -140,7 +137,7 @@ class AgentCode:
             parts.append(self._frame.disclosure.catalog)
         except Exception as error:
             logger.exception("run %s: its instructions could not be made", self.info.id)
-            self._problem = f"The agent's instructions could not be made: {type(error).__name__}: {error}"
+            self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
             return None
         if self._instructions is None and not any(parts[1:]):
             return None
@@ -156,12 +153,12 @@ class AgentCode:
     # Requests
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
-        if self._problem:
-            raise ProviderError("invalid_request", self._problem, code="agent_error")
+        self._require_whole()
         try:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
-            raise ProviderError("unknown", str(failed), retryable=False, code="hook_failed") from failed
+            self.fault = failed.__cause__
+            raise CodeFailed(str(failed), code="hook_failed") from failed
 
     def received(self, message: Assistant) -> Assistant:
         return self._frame.aliases.received(message)
@@ -171,14 +168,21 @@ class AgentCode:
         if not self._wants(kind_of_point):
             return
         point = kind_of_point(turn, text)
-        self._hooks.tell(point, self.context)
-        self.above.tell(point)
+        try:
+            self._hooks.tell(point, self.context)
+            self.above.tell(point)
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        if self._wants(points.StreamEnded) and message is not None and message.text:
-            await self.tell(points.StreamEnded(turn, message.text))
-        if self._wants(points.AfterModel):
-            await self.tell(points.AfterModel(turn, message, error))
+        try:
+            if self._wants(points.StreamEnded) and message is not None and message.text:
+                await self.tell(points.StreamEnded(turn, message.text))
+            if self._wants(points.AfterModel):
+                await self.tell(points.AfterModel(turn, message, error))
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
+        self._require_whole()
 
     # Calls
 
@@ -186,7 +190,7 @@ class AgentCode:
         try:
             return await tool.prepare(args)
         except InvalidArguments:
-            changed = _coerced(args, tool)
+            changed = coerced_args(args, tool)
             if changed is None:
                 raise
             return await tool.prepare(changed)
@@ -201,12 +205,12 @@ class AgentCode:
             return _blocked(call, prompts.gate_failed(self._shown(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
-        shown, asked = self._shown(call), _object(call.args)
+        shown, asked = self._shown(call), object_of(call.args)
         gate = points.ToolGate(
             turn=call.turn,
             call_id=call.id,
             tool=call.name,
-            args=_object(call.args),  # its own, so that an edit in place is noticed
+            args=object_of(call.args),  # its own, so that an edit in place is noticed
             raw_args=call.raw_args,
             issues=call.problem,
             known=call.tool is not None,
@@ -230,7 +234,7 @@ class AgentCode:
         # What a gate sets is checked like what a model writes, and then it counts in place of that.
         fits = not call.problem or final != call.args
         try:
-            verdict = self._framed(call, _object(final), context)
+            verdict = self._framed(call, object_of(final), context)
         except Exception:
             logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
             return _blocked(call, prompts.gate_failed(shown))
@@ -273,15 +277,15 @@ class AgentCode:
         """A call of a tool that is not there, or with arguments that do not fit it."""
         shown = self._shown(call)
         if call.tool is not None:
-            await self.tell(points.ArgumentsRejected(call.turn, call.id, call.name, call.problem, shown))
+            await self.tell(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(call.turn, call.id, call.name, prompts.unknown_tool(call.name), display_name=shown)
+        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=shown)
         await self._shaped_point(unknown)
         parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
         if not unknown.suppress_error and points.ToolError in self._hooks:
-            failed = points.ToolError(call.turn, call.id, call.name, parts, display_name=shown)
+            failed = points.ToolError(*_where(call), parts, display_name=shown)
             await self._shaped_point(failed)
-            parts = _parts(failed.result, call.name)
+            parts = parts_of(failed.result, before=parts, tool=call.name)
         return Gated("unknown", call.args, parts, is_error=True)
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
@@ -294,7 +298,10 @@ class AgentCode:
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
         hooks, shown = self._hooks, self._shown(call)
-        await self._before(call, context)
+        try:
+            await self._before(call, context)
+        except HookFailed:
+            return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
@@ -310,21 +317,28 @@ class AgentCode:
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
-        output = await self._after(call, output, raised)
+        output = await self._after_running(call, output, raised)
         if not output.is_error:
-            self._frame.dedup.remember(call, _object(call.args), context.state)
+            self._frame.dedup.remember(call, object_of(call.args), context.state)
         return output
+
+    async def _after_running(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        """Whatever the hooks do, the model learns that the tool has run."""
+        try:
+            return await self._after(call, output, raised)
+        except HookFailed:
+            return replace(output, parts=(Text(prompts.result_withheld(self._shown(call))),), is_error=True)
 
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         shown = self._shown(call)
         if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(call.turn, call.id, call.name, output.parts, raised, display_name=shown)
+            failed = points.ToolError(*_where(call), output.parts, raised, display_name=shown)
             await self._shaped_point(failed)
             await self.above.shape(failed)
-            output = replace(output, parts=_parts(failed.result, call.name))
+            output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
         kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
         if kind in self._hooks:
-            await self.tell(kind(call.turn, call.id, call.name, output.parts, shown))
+            await self.tell(kind(*_where(call), output.parts, display_name=shown))
         return await self._finished(call, output)
 
     # Calls that are carried out by child runs
@@ -333,9 +347,12 @@ class AgentCode:
         subagent = call.tool
         assert isinstance(subagent, Subagent) and self._planner is not None and self._plan is not None
         task, system = subagent.task(call.args)
-        await self._before(call, context)
-        if SpawnBefore in self._hooks:
-            await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
+        try:
+            await self._before(call, context)
+            if SpawnBefore in self._hooks:
+                await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
+        except HookFailed as failed:
+            raise ToolFailed(prompts.gate_failed(self._shown(call))) from failed
         return await self._planner(self._plan, subagent, task, system=system, limits=limits)
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
@@ -343,26 +360,31 @@ class AgentCode:
         output = subagent.result(end) if isinstance(subagent, Subagent) else as_result(call.name, end)
         where = end.run_id, call.id, call.name
         counts = end.turns, end.elapsed_us // 1000, end.usage, self.info.depth + 1
-        if end.status == "succeeded":
-            if SpawnComplete in self._hooks:
-                await self.tell(SpawnComplete(*where, end.text, *counts))
-        elif SpawnError in self._hooks:
-            await self.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
-        return await self._after(call, output, None)
+        try:
+            if end.status == "succeeded":
+                if SpawnComplete in self._hooks:
+                    await self.tell(SpawnComplete(*where, end.text, *counts))
+            elif SpawnError in self._hooks:
+                await self.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
+        except HookFailed:
+            return ToolOutput.of(prompts.result_withheld(self._shown(call)), is_error=True)
+        return await self._after_running(call, output, None)
 
     async def _before(self, call: PendingCall, context: ToolContext) -> None:
         hooks = self._hooks
         if not self._wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
             return
         shown = self._shown(call)
-        changed = coercions(_lenient_object(call.raw_args), _object(call.prepared))
+        changed = coercions(written_object(call.raw_args), object_of(call.prepared))
         if changed:
-            await self.tell(points.ArgumentsCoerced(call.turn, call.id, call.name, changed, shown))
+            await self.tell(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
         if self._wants(points.ToolBefore):
             prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
-            args, counts = _object(call.args), dict(call.counts)
+            args, counts = object_of(call.args), dict(call.counts)
             await self.tell(
-                points.ToolBefore(call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, shown)
+                points.ToolBefore(
+                    call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, display_name=shown
+                )
             )
 
     async def _finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
@@ -370,18 +392,23 @@ class AgentCode:
         hooks, shown = self._hooks, self._shown(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
-            point = points.ToolTransform(call.turn, call.id, call.name, output.parts, output.is_error, size, shown)
+            point = points.ToolTransform(
+                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=shown
+            )
             await self._shaped_point(point)
-            output = replace(output, parts=_parts(point.result, call.name), is_error=bool(point.is_error))
+            parts = parts_of(point.result, before=output.parts, tool=call.name)
+            output = replace(output, parts=parts, is_error=point.is_error)
         whole = output
         output = output if stored else await self._large.stored(call, output)
         if output is not whole and points.ToolResultStored in hooks:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
-            await self.tell(points.ToolResultStored(call.turn, call.id, call.name, size, stub, shown))
+            await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
         if self._wants(points.ToolAfter):
             size, counts = output_bytes(output.parts), dict(call.counts)
             await self.tell(
-                points.ToolAfter(call.turn, call.id, call.name, output.parts, output.is_error, size, counts, shown)
+                points.ToolAfter(
+                    call.turn, call.id, call.name, output.parts, output.is_error, size, counts, display_name=shown
+                )
             )
         return output
 
@@ -408,117 +435,61 @@ class AgentCode:
             return ready.rejected or ""
         return ""
 
+    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
+        self._facts.carry_on(turn, calls=calls, unclosed=unclosed)
+
     async def happened(self, facts: Sequence[Fact]) -> None:
-        if not self._began:
-            self._began = True
-            # What created it was appended before its code was there.
-            first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
-            resumed = not first
-            if points.RunStarted in self._hooks:
-                await self.tell(points.RunStarted(resumed))
-        for fact in facts:
-            match fact:
-                case BudgetExceeded() if points.ToolBudgetExceeded in self._hooks:
-                    shown = self._frame.aliases.wire(fact.tool)
-                    await self.tell(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, shown))
-                case ResultsOverBudget() if points.OutputBudgetExceeded in self._hooks:
-                    await self.tell(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
-                case AttemptFailed():
-                    await self._count(fact)
-                case MessagesTaken() if points.MessagesTaken in self._hooks:
-                    await self.tell(points.MessagesTaken(len(fact.ids)))
-                case TurnCompleted():
-                    await self._count(fact)
-                    self._open[fact.turn] = len(fact.calls)
-                    if not fact.calls:
-                        await self._turn_ended(fact.turn)
-                case CallClosed() if fact.turn in self._open:
-                    self._open[fact.turn] -= 1
-                    if not self._open[fact.turn]:
-                        if points.ResultsStored in self._hooks:
-                            await self.tell(points.ResultsStored(fact.turn))
-                        await self._turn_ended(fact.turn)
-                case _:
-                    pass
-
-    async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
-        if points.UsageCounted in self._hooks:
-            await self.tell(points.UsageCounted(fact.turn, fact.attempt, fact.usage, _usd(fact.cost_nusd)))
-
-    async def _turn_ended(self, turn: int) -> None:
-        self._open.pop(turn, None)
-        if points.TurnEnded in self._hooks:
-            await self.tell(points.TurnEnded(turn))
-
-    async def ended(self, fact: Fact, memory: Mapping[str, Any]) -> None:
-        self._ending = True
         try:
-            for one in self._frame.skills:
-                await one.end_run(dict(memory), run_id=self.info.id)
-            if isinstance(fact, RunEnded):
-                if fact.status == "cancelled" and points.RunCancelled in self._hooks:
-                    await self.tell(points.RunCancelled(fact.reason))
-                if points.RunEnded in self._hooks:
-                    cost = _usd(fact.cost_nusd)
-                    await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, cost))
-        finally:
-            await self._let_go()
+            await self._facts.tell(facts)
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
 
-    async def leave(self) -> None:
-        if not self._ending:
-            await self._let_go()
+    def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
+        self.over = True
+        told = (points.RunEnded, points.RunCancelled)
+        has_words = bool(self._frame.skills) or any(point in self._hooks for point in told)
+        last = self._last_words(fact, memory) if has_words else None
+        self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
-    async def _let_go(self) -> None:
-        try:
-            await self._resources.aclose()
-        except Exception:
-            logger.exception("run %s: the deps could not be closed", self.info.id)
-        finally:
-            self.left.set()
-            self._on_left(self)
+    def leave(self) -> None:
+        if not self.leaving.begun:
+            self.leaving.begin()
+
+    async def _last_words(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+        for one in self._frame.skills:
+            await one.end_run(dict(memory), run_id=self.info.id)
+        with suppress(HookFailed):  # the run has ended: there is nothing left to fail
+            if fact.status == "cancelled" and points.RunCancelled in self._hooks:
+                await self.tell(points.RunCancelled(fact.reason))
+        with suppress(HookFailed):
+            if points.RunEnded in self._hooks:
+                await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd)))
 
     async def tell(self, point: points.Point) -> None:
-        try:
-            await self._hooks.watch(point, self.context)
-        except HookFailed:
-            logger.error("run %s: %s has no way to fail closed; the run goes on", self.info.id, point.name)
+        """Raises `HookFailed` if a hook fails that must not."""
+        await self._hooks.watch(point, self.context)
         await self.above.watch(point)
+
+    def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
+        """The next model call, and with it the run, fails with this."""
+        self.fault = self.fault or cause
+        self._problem = self._problem or (code, problem)
+
+    def _require_whole(self) -> None:
+        if self._deps is not None and self._deps.lost is not None:
+            lost = self._deps.lost
+            self._fail(f"The agent's deps failed: {type(lost).__name__}: {lost}", lost)
+        if self._problem is not None:
+            code, problem = self._problem
+            raise CodeFailed(problem, code=code)
 
     async def _shaped_point(self, point: points.Point) -> None:
         await self._hooks.shape(point, self.context)
 
 
+def _where(call: PendingCall) -> tuple[int, str, str]:
+    return call.turn, call.id, call.name
+
+
 def _blocked(call: PendingCall, reason: str) -> Gated:
     return Gated("blocked", call.args, (Text(prompts.blocked(reason)),), is_error=True)
-
-
-def _usd(cost_nusd: int | None) -> float | None:
-    return None if cost_nusd is None else cost_nusd / 1_000_000_000
-
-
-def _coerced(args: str, tool: Tool) -> str | None:
-    """Other arguments to try, if those that the model wrote are of the wrong types; None if there are none."""
-    try:
-        value, _ = object_args(args)
-        changed = coerced(value, tool.spec.parameters)
-        return None if changed is None else canonical_value(changed).decode()
-    except (InvalidArguments, NotCanonical):
-        return None
-
-
-def _lenient_object(args: str) -> dict[str, Any]:
-    try:
-        return dict(object_args(args)[0])
-    except InvalidArguments:
-        return {}
-
-
-def _object(args: bytes) -> dict[str, Any]:
-    return decode(args, type=dict[str, Any]) if args else {}
-
-
-def _parts(result: object, tool: str) -> tuple[UserPart, ...]:
-    """What a hook left as a result: parts, or anything that a tool may return."""
-    if isinstance(result, tuple):
-        return result  # pyright: ignore[reportUnknownVariableType]
-    return output_of(result, tool_name=tool).parts

@@ -12,7 +12,7 @@ from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.gates import check_dedup
-from weftline.agent.given import AgentTool, merged, name_of
+from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.output import OutputType
 from weftline.agent.preset import Preset
@@ -23,6 +23,7 @@ from weftline.errors import Conflict
 from weftline.providers.base import Provider
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
     from typing_extensions import TypeVar as DefaultTypeVar
 
     OutputT = DefaultTypeVar("OutputT", default=str)
@@ -68,7 +69,7 @@ class Definition(Generic[OutputT, DepsT]):
         self,
         model: str | Provider | None = None,
         *,
-        output: type[OutputT],
+        output: TypeForm[OutputT],
         name: str | None = None,
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
@@ -103,7 +104,7 @@ class Definition(Generic[OutputT, DepsT]):
         if name is not None and not name.strip():
             raise ValueError("an agent's name must not be empty")
         _check_names(tools)
-        tools = merged(base.tools, tools)
+        tools = tuple([made(one) for one in merged(base.tools, tools)])
         self.model = model
         self.name = name
         self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = (

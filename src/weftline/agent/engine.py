@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from base64 import b64decode
-from collections import deque
+import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from weftline.agent.asking import Await, shown
-from weftline.agent.attached import part_of
+from weftline.agent.attached import parts_of
+from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
+from weftline.agent.kept import KeptRuns
+from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
-from weftline.agent.plans import plan_of
+from weftline.agent.plans import child_of, copy_of, plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
@@ -34,13 +36,12 @@ from weftline.agent.subagents import Subagent
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
 from weftline.errors import Conflict, InvalidRequest
-from weftline.kernel import entries
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import AwaitKind
-from weftline.messages import Blob, File, Image, Message, Text, User, UserPart
-from weftline.plan import RunPlan, ServerRef, StoredRef, decode_plan, encode_plan
+from weftline.messages import Blob, Message, Text, User
+from weftline.plan import RunPlan, decode_plan, encode_plan
 from weftline.providers.base import Provider
-from weftline.providers.catalog import Catalog, build_catalog, usual_providers
+from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.code import ChildLimits
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from weftline.agent.stored import StoredThings
-    from weftline.net.transport import AiohttpTransport
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.tools.base import Tool
 
@@ -67,11 +67,6 @@ _CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
 _PAGE = 200
-_SETTLED_S = 30.0
-_KEPT = 64
-"""How many runs in memory can still be asked for after their owner has left."""
-_STARTED = entries.KIND[entries.CallStarted]
-_MANY = 2**31 - 1
 _UNFINISHED = ("queued", "running", "paused")
 
 
@@ -92,21 +87,18 @@ class Engine:
         workspace: str = "default",
     ) -> None:
         self._directory = directory
-        self._models = models
+        self._models = Models(models)
         self._max_runs = max_runs
         self._slug = workspace
         self._tools = AgentTools()
         self._tools.planner = self._plan_child
+        self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
         self._stored: StoredThings | None = None
         self._beside: list[Beside] = []
         self._guests = AsyncExitStack()
         """What was opened along with the engine, and is closed before it."""
-        self._transport: AiohttpTransport | None = None
-        self._usual: Catalog | None = None
-        """The providers whose keys are in the environment, if a model was named and none were given."""
-        self._catalog = Catalog() if models is None else models.copy()
         self._host: EmbeddedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -114,12 +106,10 @@ class Engine:
         self._next = 0
         self._codes: dict[str, str] = {}
         """By run in memory: what its code is registered under."""
-        self._memory: MemoryStore | None = None
-        self._ended: deque[int] = deque()
-        """Runs in memory that nobody owns any more, oldest first."""
+        self._kept: KeptRuns | None = None
+        """Runs in memory that nobody owns any more."""
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that nobody opened by hand."""
-        self._providers: dict[int, tuple[Provider, str]] = {}
         for agent in agents:
             self.register(agent)
 
@@ -151,18 +141,18 @@ class Engine:
     async def __aenter__(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is open already.")
-        models: Catalog | WorkspaceCatalogs = self._catalog
+        models: Catalog | WorkspaceCatalogs = self._models.catalog
         if self._directory is None:
             store: Store = MemoryStore()
-            self._memory = store
+            self._kept = KeptRuns(store)
             self.workspaces = Workspaces(store.records, store.vault, SystemClock())
         else:
-            self._look_around()  # the runs that it carries on may need them
+            self._models.look_around()  # the runs that it carries on may need them
             store = await asyncio.to_thread(open_store, self._directory, check=True)
             self.workspaces = Workspaces(store.records, store.vault, SystemClock())
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
-            self._stored = StoredThings(store, self.workspaces, models=self._catalog, own=self.own_tools)
+            self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
@@ -183,6 +173,11 @@ class Engine:
     ) -> None:
         await self.close()
 
+    def __del__(self) -> None:
+        # One that nobody opened by hand ends with its loop, whoever ends that.
+        if getattr(self, "_host", None) is not None and self.closing is None and self._pid == os.getpid():
+            warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
+
     async def close(self) -> None:
         """Stops what is under way; what is durable goes on in the next process. May be called twice."""
         if self._host is None:
@@ -200,14 +195,10 @@ class Engine:
             await self._tools.close()
         if self._stored is not None:
             await self._stored.aclose()
-        if self._usual is not None:
-            await self._usual.aclose()
-            self._usual, self._catalog = None, Catalog()
-            self._providers.clear()
-            for name, agent in self._tools.agents.items():
-                self._offer_own(agent, name)  # the engine may be opened again
-        if self._transport is not None:
-            await self._transport.aclose()
+        await self._models.aclose()
+        for name, agent in self._tools.agents.items():
+            self._offer_own(agent, name)  # the engine may be opened again
+        self._loop = None
 
     def __enter__(self) -> Self:
         """For code without an event loop: the engine lives on the loop of the blocking calls."""
@@ -229,16 +220,6 @@ class Engine:
     async def attend(self, beside: Beside) -> None:
         """The same once, in an engine that is open."""
         await self._guests.enter_async_context(beside())
-
-    def _look_around(self) -> None:
-        """Adds the providers whose keys are in the environment, unless models were given."""
-        if self._models is not None or self._usual is not None:
-            return
-        from weftline.net.transport import AiohttpTransport  # a script with a model of its own needs no HTTP
-
-        self._transport = AiohttpTransport()
-        self._usual = build_catalog(usual_providers(), transport=self._transport)
-        self._catalog.include(self._usual)
 
     async def runtime(self) -> EmbeddedEngine:
         """The runtime below. On another loop than its own it is one that forwards calls.
@@ -279,15 +260,15 @@ class Engine:
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
-        return await self.at_home(lambda: self._begin(agent, prompt, options))
+        return await self._start(agent, prompt, options)
 
     async def start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
         """The same for a run that nobody watches: in memory, an await that no hook answers ends it."""
-        return await self.at_home(lambda: self._begin(agent, prompt, options, nobody_to_ask=not self.durable))
+        return await self._start(agent, prompt, options, nobody_to_ask=not self.durable)
 
-    async def _begin(
+    async def _start(
         self,
         agent: Definition[OutputT, DepsT],
         prompt: str | None,
@@ -295,23 +276,72 @@ class Engine:
         *,
         nobody_to_ask: bool = False,
     ) -> Run[OutputT]:
+        created: list[asyncio.Task[str]] = []
+        try:
+            return await self.at_home(
+                lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask)
+            )
+        except asyncio.CancelledError:
+            if not self.durable and "key" not in options:  # under a key it may be somebody else's run too
+                await asyncio.shield(self.at_home(lambda: self._abandon(created)))
+            raise
+
+    async def _begin(
+        self,
+        agent: Definition[OutputT, DepsT],
+        prompt: str | None,
+        options: RunOptions[DepsT],
+        created: list[asyncio.Task[str]],
+        *,
+        nobody_to_ask: bool = False,
+    ) -> Run[OutputT]:
         check_options(options)
         host = await self.runtime()
         name = self._carried_by(agent, options)
-        thread = await self._place(prompt, options)
-        plan, blobs = await self._plan(agent, prompt, options, code=name)
-        if nobody_to_ask:
-            plan = replace(plan, limits=replace(plan.limits, nobody_to_ask=True))
-        key = options.get("key")
-        idempotency = None
-        if key is not None:
-            same = encode_plan(replace(plan, name="", code=agent.name))
-            digest = sha256(same + str(options.get("thread")).encode()).digest()
-            idempotency = IdempotencyKey(_ROUTE, key, digest)
-        run_id = await host.create(self._workspace, plan, thread=thread, idempotency=idempotency, blobs=blobs)
-        if not self.durable:
+        try:
+            thread = await self._place(prompt, options)
+            plan, blobs = await self._plan(agent, prompt, options, code=name)
+            if nobody_to_ask:
+                plan = replace(plan, limits=replace(plan.limits, nobody_to_ask=True))
+            key = options.get("key")
+            idempotency = None
+            if key is not None:
+                same = encode_plan(replace(plan, name="", code=agent.name))
+                digest = sha256(same + str(options.get("thread")).encode()).digest()
+                idempotency = IdempotencyKey(_ROUTE, key, digest)
+            create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs)
+            if self.durable:
+                return Run(self, await create(self._workspace, plan), output=agent.output_type)
+            # A caller that goes away now has no run to cancel: whether there is one is found out by `_abandon`.
+            task = asyncio.create_task(self._created(create(self._workspace, plan), name))
+            created.append(task)
+            return Run(self, await asyncio.shield(task), output=agent.output_type)
+        except BaseException:
+            if not self.durable and not created:
+                self._forget_code(name)
+            raise
+
+    async def _created(self, creating: Coroutine[Any, Any, str], name: str) -> str:
+        try:
+            run_id = await creating
+        except BaseException:
+            self._forget_code(name)
+            raise
+        if run_id in self._codes:  # started before, under the same key
+            self._forget_code(name)
+        elif self._tools.find(name) is not None:  # else it has ended by now
             self._codes[run_id] = name
-        return Run(self, run_id, output=agent.output_type)
+        return run_id
+
+    async def _abandon(self, created: Sequence[asyncio.Task[str]]) -> None:
+        """Ends a run whose start was cancelled."""
+        for one in created:
+            with suppress(Exception):
+                await self._end_of(await one)
+
+    def _forget_code(self, name: str) -> None:
+        self._tools.forget(name)
+        self._models.release(name)
 
     def attach(self, run_id: str, agent: Definition[OutputT, Any] | None = None) -> Run[OutputT]:
         """A run by its id, whoever started it. With its agent the result is typed."""
@@ -366,25 +396,30 @@ class Engine:
             yield
         finally:
             if not self.durable and self._host is not None:
-                await asyncio.shield(self.at_home(lambda: self._end_of(run)))
+                await asyncio.shield(self.at_home(lambda: self._end_of(run.id)))
 
-    async def _end_of(self, run: Run[Any]) -> None:
+    async def _end_of(self, run_id: str) -> None:
         host = await self.runtime()
-        key = await self.locate(run.id)
-        code = self._tools.running.get(run.id)
+        key = await self.locate(run_id)
+        code = self._tools.running.get(run_id)
         await host.cancel(key, reason="left")
         if code is not None:
-            try:
+            await code.leaving.settled()
+            with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
                 async with asyncio.timeout(_CANCEL_S):
-                    await code.left.wait()
                     await code.quiet.wait()
-            except TimeoutError:
-                pass  # its tools or hooks do not stop; nobody waits for them any longer
-        self._tools.forget(self._codes.pop(run.id, ""))
-        self._ended.append(key)
-        if len(self._ended) > _KEPT and self._memory is not None:
-            for old in await _with_children(host, self._ended.popleft()):
-                self._memory.remove_run(old)
+        self._forget_code(self._codes.pop(run_id, ""))
+        if self._kept is not None:
+            await self._kept.add(host, key)
+
+    def _left(self, code: AgentCode) -> None:
+        """A run has left memory."""
+        if code.over and code.info.parent is None and not self.durable:
+            self._codes.pop(code.info.id, None)
+            self._forget_code(code.registered)  # its log stays until its owner leaves
+
+    def fault_of(self, run_id: str) -> BaseException | None:
+        return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
         return await (await self.runtime()).locate(run_id, workspace=self._workspace)
@@ -393,9 +428,7 @@ class Engine:
         """Returns when the last hook of a run that has ended here has returned."""
         code = self._tools.running.get(run_id)
         if code is not None:
-            with suppress(TimeoutError):  # a hook or deps that hang must not keep the result from its caller
-                async with asyncio.timeout(_SETTLED_S):
-                    await self.at_home(code.left.wait)
+            await self.at_home(code.leaving.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
@@ -451,13 +484,13 @@ class Engine:
         messages, blobs = given, tuple[Blob, ...]()
         if prompt is not None or files:
             parts, blobs = (
-                await asyncio.to_thread(_parts, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
+                await asyncio.to_thread(parts_of, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
             )
             messages = (*given, User(parts))
         plan = plan_of(
             agent,
             code=code,
-            model=await self.model_id(options.get("model", agent.present_model)),
+            model=await self.model_id(options.get("model", agent.present_model), by=code),
             messages=messages,
             given=len(given),
             settings=options.get("settings", _NO_SETTINGS),
@@ -468,6 +501,8 @@ class Engine:
             requested_by=options.get("requested_by", ""),
             durable=self.durable,
         )
+        if plan.limits.max_cost_nusd is not None:
+            self._models.warn_unpriced((plan.model, *plan.fallbacks))
         return plan, blobs
 
     async def _plan_child(
@@ -476,123 +511,33 @@ class Engine:
         """What a subagent's run is to do: its agent's own plan, or a copy of its parent's, within what that leaves."""
         assert parent.code is not None
         if subagent.agent is None:
-            plan = replace(
-                parent,
-                messages=(User.of(task),),
-                system=system or parent.system,
-                # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
-                tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
-                output_schema=None,
-                limits=replace(parent.limits, check_output=False),
-                given=0,
-            )
+            plan = copy_of(parent, task, system=system)
         else:
             plan, _ = await self._plan(subagent.agent, task, {}, code=parent.code)
-        capped = _within(plan.limits, limits)
-        # What it asks people is put to the hooks above it, and answered under the rules of whoever asked for it all.
-        above = parent.limits
-        capped = replace(
-            capped,
-            await_gate=capped.await_gate or above.await_gate,
-            nobody_to_ask=above.nobody_to_ask,
-            four_eyes=capped.four_eyes or above.four_eyes,
-        )
-        path = (*parent.path, subagent.name)
-        plan = replace(
-            plan,
-            name=subagent.name,
-            limits=capped,
-            path=path,
-            metadata=parent.metadata,
-            requested_by=parent.requested_by,
-        )
+        plan = child_of(parent, plan, name=subagent.name, limits=limits)
         await (await self.runtime()).check(plan, workspace=self._workspace)
         return plan
 
-    async def model_id(self, model: str | Provider | None) -> str | None:
-        """A provider that was given as an object is one of the catalog's from then on."""
+    async def model_id(self, model: str | Provider | None, *, by: str = "") -> str | None:
+        """The id of a model. An object that a run in memory brings is known for as long as the run, `by`, needs it."""
         if model is None or isinstance(model, str):
-            self._look_around()
+            self._models.look_around()
             return model
-        known = self._providers.get(id(model))
-        if known is None:
-            if self.durable:
-                raise InvalidRequest(
-                    "A durable run cannot be given a model as an object: the next process would not have it."
-                    " Give it to the agent, or name one of the engine's models."
-                )
-            self._offer(model, f"given-{len(self._providers) + 1}")
-            known = self._providers[id(model)]
+        name = self._models.name_of(model) if self.durable else self._models.lend(model, by=by)
+        if name is None:
+            raise InvalidRequest(
+                "A durable run cannot be given a model as an object: the next process would not have it."
+                " Give it to the agent, or name one of the engine's models."
+            )
         if self._stored is not None:
             await self._stored.catalogs.refresh()
-        return f"provider:{known[1]}"
+        return f"provider:{name}"
 
     def _offer_own(self, agent: Definition[Any, Any], name: str) -> None:
         """Offers the model object of a durable agent under the agent's name, by which the next process finds it too."""
         if self.durable and agent.model is not None and not isinstance(agent.model, str):
-            self._offer(agent.model, f"agent-{name}")
-
-    def _offer(self, model: Provider, name: str) -> None:
-        if id(model) not in self._providers:
-            self._catalog.add(model, name=name)
-            self._providers[id(model)] = (model, name)
+            self._models.offer(agent.model, f"agent-{name}")
 
     @property
     def workspace_key(self) -> int:
         return self._workspace
-
-
-def _within(own: entries.Limits, left: ChildLimits) -> entries.Limits:
-    costs = [cost for cost in (own.max_cost_nusd, left.max_cost_nusd) if cost is not None]
-    return replace(own, max_depth=min(own.max_depth, left.max_depth), max_cost_nusd=min(costs) if costs else None)
-
-
-async def _with_children(host: EmbeddedEngine, key: int) -> list[int]:
-    """A run and all runs below it."""
-    found = [key]
-    for fact in await host.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
-        head = entries.decode_fact.decode(fact.head)
-        if isinstance(head, entries.CallStarted) and head.child:
-            found += await _with_children(host, ids.key_of(head.child))
-    return found
-
-
-def _parts(prompt: str | None, files: Sequence[Any]) -> tuple[tuple[UserPart, ...], tuple[Blob, ...]]:
-    """The parts of the first message. Contents are kept beside the log, once."""
-    parts: list[UserPart] = []
-    blobs: dict[str, Blob] = {}
-    for given in files:
-        part = part_of(given)
-        if isinstance(part, Image | File) and part.data is not None:
-            data = b64decode(part.data)
-            blob = Blob(sha256(data).hexdigest(), data)
-            blobs[blob.id] = blob
-            part = replace(part, data=None, blob=blob.id, size=len(data))
-        parts.append(part)
-    if prompt is not None:
-        parts.append(Text(prompt))
-    return tuple(parts), tuple(blobs.values())
-
-
-_engines: WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = WeakKeyDictionary()
-
-
-async def in_memory() -> Engine:
-    """The engine of runs without one, made at first use on each loop and closed with it."""
-    loop = asyncio.get_running_loop()
-    engine = _engines.get(loop)
-    if engine is None or not engine.is_open:
-        engine = _engines[loop] = Engine()
-        await engine.__aenter__()
-        # Loops close their async generators before they end: the only way to be told in time.
-        closing = _closing(engine)
-        await anext(closing)
-        engine.closing = closing
-    return engine
-
-
-async def _closing(engine: Engine) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        await engine.close()

@@ -207,27 +207,30 @@ class UsageCounted(Point, name="usage_counted"):
     cost_usd: float | None
 
 
-# A call. `tool` is its own name, `display_name` the one that the model knows it by.
+@dataclass(eq=False)
+class CallPoint(Point):
+    """What the points of a call have. `tool` is its own name, `display_name` the one that the model knows it by."""
+
+    turn: int
+    call_id: str
+    tool: str
+    display_name: str = field(default="", kw_only=True)
 
 
 @dataclass(eq=False)
-class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
+class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args",)):
     """A call that the model asked for, before anything is done about it.
 
     `args` are as the tool would get them: coerced, with defaults. `issues` says why they do not fit, if they do not;
     the refusal itself comes after the gates, so that a gate may still answer for such a call, or for an unknown tool.
     """
 
-    turn: int
-    call_id: str
-    tool: str
     args: Mapping[str, Any]
     raw_args: str
     issues: str = ""
     known: bool = True
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tool was called in this run so far."""
-    display_name: str = ""
 
     _blocked: str | None = None
     _answer: object = None
@@ -268,27 +271,19 @@ class ToolGate(Point, name="tool_gate", kind="gate", settable=("args",)):
 
 
 @dataclass(eq=False)
-class ToolUnknown(Point, name="tool_unknown", kind="shaper", settable=("result", "suppress_error")):
+class ToolUnknown(CallPoint, name="tool_unknown", kind="shaper", settable=("result", "suppress_error")):
     """The model called a tool that the agent does not have. `result` is what the model reads.
 
     `tool_error` follows, unless `suppress_error` is set.
     """
 
-    turn: int
-    call_id: str
-    tool: str
     result: str
     suppress_error: bool = False
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ArgumentsRejected(Point, name="arguments_rejected"):
-    turn: int
-    call_id: str
-    tool: str
+class ArgumentsRejected(CallPoint, name="arguments_rejected"):
     issues: str
-    display_name: str = ""
 
 
 class Said(NamedTuple):
@@ -347,99 +342,67 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
 
 
 @dataclass(eq=False)
-class ArgumentsCoerced(Point, name="arguments_coerced"):
+class ArgumentsCoerced(CallPoint, name="arguments_coerced"):
     """Arguments of the call were changed to fit the tool."""
 
-    turn: int
-    call_id: str
-    tool: str
     coercions: tuple[Coercion, ...]
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolBefore(Point, name="tool_before"):
+class ToolBefore(CallPoint, name="tool_before"):
     """The call is about to begin."""
 
-    turn: int
-    call_id: str
-    tool: str
     args: Mapping[str, Any]
     attempt: int
     prior_content: str | None = None
     """What a `write_file` is about to replace, if there is such a file."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     coercions: tuple[Coercion, ...] = ()
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolError(Point, name="tool_error", kind="shaper", settable=("result",)):
+class ToolError(CallPoint, name="tool_error", kind="shaper", settable=("result",)):
     """The tool raised or reported an error. `result` is what the model reads."""
 
-    turn: int
-    call_id: str
-    tool: str
     result: tuple[UserPart, ...]
     error: BaseException | None = None
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolAfterSuccess(Point, name="tool_after_success"):
-    turn: int
-    call_id: str
-    tool: str
+class ToolAfterSuccess(CallPoint, name="tool_after_success"):
     result: tuple[UserPart, ...]
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolAfterFailure(Point, name="tool_after_failure"):
-    turn: int
-    call_id: str
-    tool: str
+class ToolAfterFailure(CallPoint, name="tool_after_failure"):
     result: tuple[UserPart, ...]
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolTransform(Point, name="tool_transform", kind="shaper", settable=("result", "is_error")):
+class ToolTransform(CallPoint, name="tool_transform", kind="shaper", settable=("result", "is_error")):
     """The result of a call, before it is stored. `output_bytes` is its size before any change."""
 
-    turn: int
-    call_id: str
-    tool: str
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolResultStored(Point, name="tool_result_stored"):
+class ToolResultStored(CallPoint, name="tool_result_stored"):
     """A large result was written to a file; the conversation has a stub."""
 
-    turn: int
-    call_id: str
-    tool: str
     output_bytes: int
     stub: str
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class ToolAfter(Point, name="tool_after"):
+class ToolAfter(CallPoint, name="tool_after"):
     """The result of a call as it is about to be stored. `output_bytes` is its size."""
 
-    turn: int
-    call_id: str
-    tool: str
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    display_name: str = ""
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from weftline.agent.hooks import (
     POINTS,
     AfterModel,
+    CallPoint,
     Point,
     StreamEnded,
     TextStreamed,
@@ -100,39 +101,31 @@ class McpToolGate(ToolGate, name="mcp_tool_gate", kind="gate"):
 
 
 @dataclass(eq=False)
-class McpToolBefore(Point, name="mcp_tool_before"):
-    turn: int
-    call_id: str
-    tool: str
+class ServerCallPoint(CallPoint):
+    """What the points of a call of an MCP tool have."""
+
     server: str
-    args: Mapping[str, Any]
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class McpToolTransform(Point, name="mcp_tool_transform", kind="shaper", settable=("result", "is_error")):
+class McpToolBefore(ServerCallPoint, name="mcp_tool_before"):
+    args: Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class McpToolTransform(ServerCallPoint, name="mcp_tool_transform", kind="shaper", settable=("result", "is_error")):
     """What the server answered. `output_bytes` is its size before any change."""
 
-    turn: int
-    call_id: str
-    tool: str
-    server: str
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
-    display_name: str = ""
 
 
 @dataclass(eq=False)
-class McpToolAfter(Point, name="mcp_tool_after"):
-    turn: int
-    call_id: str
-    tool: str
-    server: str
+class McpToolAfter(ServerCallPoint, name="mcp_tool_after"):
     result: tuple[UserPart, ...]
     is_error: bool
     output_bytes: int
-    display_name: str = ""
 
 
 # Child runs
@@ -178,56 +171,53 @@ class SpawnError(Point, name="spawn_error"):
 
 
 @dataclass(eq=False)
-class ChildStreamText(TextStreamed, name="child_stream_text"):
-    child_id: str = ""
-    depth: int = 1
+class OfChild:
+    """What a run hears of one below it: which one that is, and how many runs are above it."""
+
+    child_id: str = field(default="", kw_only=True)
+    depth: int = field(default=1, kw_only=True)
 
 
 @dataclass(eq=False)
-class ChildStreamThinking(ThinkingStreamed, name="child_stream_thinking"):
-    child_id: str = ""
-    depth: int = 1
+class ChildStreamText(OfChild, TextStreamed, name="child_stream_text"):
+    """A piece of a child's answer."""
 
 
 @dataclass(eq=False)
-class ChildStreamEnd(StreamEnded, name="child_stream_end"):
-    child_id: str = ""
-    depth: int = 1
+class ChildStreamThinking(OfChild, ThinkingStreamed, name="child_stream_thinking"):
+    """A piece of a child's reasoning."""
 
 
 @dataclass(eq=False)
-class ChildToolGate(ToolGate, name="child_tool_gate", kind="gate", settable=("args",)):
+class ChildStreamEnd(OfChild, StreamEnded, name="child_stream_end"):
+    """The text of a child's answer is complete."""
+
+
+@dataclass(eq=False)
+class ChildToolGate(OfChild, ToolGate, name="child_tool_gate", kind="gate", settable=("args",)):
     """A call of a child run: what this decides holds as if a gate of the child had."""
 
-    child_id: str = ""
-    depth: int = 1
+
+@dataclass(eq=False)
+class ChildMcpToolGate(OfChild, McpToolGate, name="child_mcp_tool_gate", kind="gate"):
+    """A call of an MCP tool by a child run."""
 
 
 @dataclass(eq=False)
-class ChildMcpToolGate(McpToolGate, name="child_mcp_tool_gate", kind="gate"):
-    child_id: str = ""
-    depth: int = 1
+class ChildToolBefore(OfChild, ToolBefore, name="child_tool_before"):
+    """A call of a child run is about to begin."""
 
 
 @dataclass(eq=False)
-class ChildToolBefore(ToolBefore, name="child_tool_before"):
-    child_id: str = ""
-    depth: int = 1
+class ChildToolAfter(OfChild, ToolAfter, name="child_tool_after"):
+    """The result of a call of a child run."""
 
 
 @dataclass(eq=False)
-class ChildToolAfter(ToolAfter, name="child_tool_after"):
-    child_id: str = ""
-    depth: int = 1
+class ChildToolError(OfChild, ToolError, name="child_tool_error", kind="shaper", settable=("result",)):
+    """A call of a child run has failed. `result` is what the child's model reads."""
 
 
 @dataclass(eq=False)
-class ChildToolError(ToolError, name="child_tool_error", kind="shaper", settable=("result",)):
-    child_id: str = ""
-    depth: int = 1
-
-
-@dataclass(eq=False)
-class ChildTurnAfter(AfterModel, name="child_turn_after"):
-    child_id: str = ""
-    depth: int = 1
+class ChildTurnAfter(OfChild, AfterModel, name="child_turn_after"):
+    """A model call of a child run has ended."""

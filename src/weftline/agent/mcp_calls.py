@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.agent.above import Above
-from weftline.agent.calling import Hooks
+from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.hooks_outside import McpToolAfter, McpToolBefore, McpToolGate, McpToolTransform
+from weftline.messages import Text
 from weftline.runtime.code import PendingCall
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes, output_of
@@ -48,15 +49,21 @@ async def around(
             output = output_of(gate.answered[0], tool_name=call.name)
     if output is None:
         if McpToolBefore in hooks:
-            await hooks.watch(McpToolBefore(**where, args=args), context)
+            try:
+                await hooks.watch(McpToolBefore(**where, args=args), context)
+            except HookFailed:
+                return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
         output = await invoke()
-    if McpToolTransform in hooks:
-        point = McpToolTransform(**where, **_told(output))
-        await hooks.shape(point, context)
-        parts = point.result if isinstance(point.result, tuple) else output_of(point.result, tool_name=call.name).parts  # pyright: ignore[reportUnnecessaryIsInstance]  hooks set anything
-        output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
-    if McpToolAfter in hooks:
-        await hooks.watch(McpToolAfter(**where, **_told(output)), context)
+    try:
+        if McpToolTransform in hooks:
+            point = McpToolTransform(**where, **_told(output))
+            await hooks.shape(point, context)
+            parts = output_of(point.result, tool_name=call.name).parts
+            output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
+        if McpToolAfter in hooks:
+            await hooks.watch(McpToolAfter(**where, **_told(output)), context)
+    except HookFailed:
+        return replace(output, parts=(Text(prompts.result_withheld(shown)),), is_error=True)
     return output
 
 

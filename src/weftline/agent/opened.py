@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 from typing import TypeAlias, TypeGuard
 
-from weftline.agent.calling import HookFailed
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
 from weftline.tools.base import ServerToolset, Tool, Toolset
@@ -16,6 +15,7 @@ from weftline.tools.base import ServerToolset, Tool, Toolset
 logger = logging.getLogger(__name__)
 
 Tell: TypeAlias = Callable[[Point], Awaitable[None]]
+"""Never raises: what it tells of concerns other runs too."""
 
 
 async def _nobody(point: Point) -> None:
@@ -39,17 +39,17 @@ class _Opening:
         def elapsed_ms() -> int:
             return round((monotonic() - started) * 1000)
 
-        await _told(tell, McpBootstrapStart(server.name))
+        await tell(McpBootstrapStart(server.name))
         try:
             tools = await server.open()
         except Exception as error:
             self.failed = True
             logger.warning("the MCP server %s is out of reach: %s", server.name, error)
-            await _told(tell, McpError(server.name, error))
-            await _told(tell, McpBootstrapEnd(server.name, elapsed_ms(), error=error))
+            await tell(McpError(server.name, error))
+            await tell(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
             return server.stand_in(error)
-        await _told(tell, McpConnect(server.name))
-        await _told(tell, McpBootstrapEnd(server.name, elapsed_ms(), len(tools)))
+        await tell(McpConnect(server.name))
+        await tell(McpBootstrapEnd(server.name, elapsed_ms(), len(tools)))
         return tools
 
 
@@ -92,13 +92,6 @@ class Opened:
 
 def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
     return hasattr(toolset, "stand_in")
-
-
-async def _told(tell: Tell, point: Point) -> None:
-    try:
-        await tell(point)
-    except HookFailed:
-        logger.error("%s has no way to fail closed; the run goes on", point.name)
 
 
 async def _closed(one: _Opening) -> None:

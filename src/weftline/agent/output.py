@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from weftline import prompts
+from weftline.fences import after_fence, without_fence
 from weftline.messages import OutputSchema
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class OutputType(Generic[T]):
         from pydantic_core import from_json
 
         try:
-            value = from_json(text)
+            value = from_json(without_fence(text))
             if self._wrapped:
                 if not isinstance(value, dict) or _WRAPPED not in value:
                     raise ValueError(prompts.answer_misfit([f"/{_WRAPPED}: is missing"]))
@@ -63,7 +64,7 @@ class OutputType(Generic[T]):
         from pydantic_core import from_json
 
         try:
-            value: object = from_json(text, allow_partial=True)
+            value: object = from_json(after_fence(text), allow_partial=True)
         except ValueError:
             return None
         if self._wrapped:

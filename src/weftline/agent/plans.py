@@ -12,8 +12,9 @@ from weftline.agent.calling import Hook
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.settings import Limits, Settings
-from weftline.messages import Message
-from weftline.plan import RunPlan
+from weftline.messages import Message, User
+from weftline.plan import RunPlan, ServerRef, StoredRef
+from weftline.runtime.code import ChildLimits
 
 _NO_SETTINGS = Settings()
 
@@ -61,6 +62,44 @@ def plan_of(
         given=given,
         code=code,
         requested_by=requested_by,
+    )
+
+
+def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
+    """The plan of a child that is its parent's agent again, with another task and perhaps other instructions."""
+    return replace(
+        parent,
+        messages=(User.of(task),),
+        system=system or parent.system,
+        # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
+        tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
+        output_schema=None,
+        limits=replace(parent.limits, check_output=False),
+        given=0,
+    )
+
+
+def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) -> RunPlan:
+    """The plan as a child's, within what its parent leaves it."""
+    own = plan.limits
+    costs = [cost for cost in (own.max_cost_nusd, limits.max_cost_nusd) if cost is not None]
+    above = parent.limits
+    capped = replace(
+        own,
+        max_depth=min(own.max_depth, limits.max_depth),
+        max_cost_nusd=min(costs) if costs else None,
+        # What it asks people is put to the hooks above it, and answered under the rules of whoever asked for it all.
+        await_gate=own.await_gate or above.await_gate,
+        nobody_to_ask=above.nobody_to_ask,
+        four_eyes=own.four_eyes or above.four_eyes,
+    )
+    return replace(
+        plan,
+        name=name,
+        limits=capped,
+        path=(*parent.path, name),
+        metadata=parent.metadata,
+        requested_by=parent.requested_by,
     )
 
 

@@ -105,6 +105,11 @@ class OutputTruncated(RunFailed):
     """The model ran out of output tokens in the middle of its answer."""
 
 
+class AgentFailed(RunFailed):
+    """The agent's own code failed: its deps, its tools or its instructions could not be made, or a hook that must not
+    fail did. In the process that it happened in, the error itself is the `__cause__`."""
+
+
 class InvalidOutput(RunFailed):
     """The answer does not fit the agent's output type, and asking again did not help."""
 
@@ -118,6 +123,7 @@ _CLASSES: dict[str, type[RunFailed]] = {
     "context_window": ContextExceeded,
     "truncation": OutputTruncated,
     "invalid_output": InvalidOutput,
+    "agent_error": AgentFailed,
     **dict.fromkeys(
         ("rate_limit", "overloaded", "server", "invalid_request", "auth", "timeout", "upstream_deadline", "unknown"),
         ProviderFailed,

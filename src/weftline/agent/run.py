@@ -31,6 +31,10 @@ class Host(Protocol):
         """Returns when the last hook of a run that has ended here has returned."""
         ...
 
+    def fault_of(self, run_id: str) -> BaseException | None:
+        """What the agent's own code raised here, if the run failed with that."""
+        ...
+
     async def history_of(self, run_id: str, upto: int) -> Sequence[Message]:
         """The first messages of the run's thread."""
         ...
@@ -102,7 +106,7 @@ class Run(Generic[OutputT]):
         history = await self._engine.history_of(self.id, told.pinned) if told.pinned else ()
         result = cast("RunResult[OutputT]", told.result(self._output, history))
         if result.status == "failed":
-            raise failure(result)
+            raise failure(result) from self._engine.fault_of(self.id)
         return result
 
     async def steer(self, text: str) -> None:

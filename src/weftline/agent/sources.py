@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 from weftline.agent import skilled
 from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.behavior import Behavior, resolved
-from weftline.agent.calling import Hook, Hooks
+from weftline.agent.calling import Hook, HookFailed, Hooks
 from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
+from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
 from weftline.agent.gates import check_dedup
-from weftline.agent.given import AgentTool, name_of
+from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.opened import Opened
 from weftline.agent.skills.allowed import ToolNames
@@ -29,11 +29,13 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
-from weftline.tools.function import tool as make_tool
 
 logger = logging.getLogger(__name__)
 
 NO_DEPS = object()
+_MAX_FAULTS = 64
+_ABANDONED_S = 1.0
+"""How long hooks and deps that were interrupted may take to notice."""
 
 
 class Setup:
@@ -62,6 +64,10 @@ class AgentTools:
         self._opened = Opened()
         self.running: dict[str, AgentCode] = {}
         """By run: the code of those that are in memory."""
+        self._unfinished: set[AgentCode] = set()
+        """Those whose deps have not been left yet. A run may be back in memory before that."""
+        self._faults: dict[str, BaseException] = {}
+        self.on_left: Callable[[AgentCode], object] | None = None
         self.planner: Planner | None = None
         """Makes the plans of subagents' runs."""
 
@@ -83,7 +89,21 @@ class AgentTools:
         """By the name that they are registered under."""
         return {name: setup.agent for name, setup in self._setups.items()}
 
+    def fault_of(self, run_id: str) -> BaseException | None:
+        """What the agent's own code raised in a run that failed with it here, not long ago."""
+        code = self.running.get(run_id)
+        return self._faults.get(run_id) if code is None or code.fault is None else code.fault
+
     async def close(self) -> None:
+        """Has the deps of all runs left, and closes the sets of tools."""
+        codes = list(self._unfinished)
+        for code in codes:
+            code.leave()
+        late = await _left_in(codes, timeout_s=LEAVE_S)
+        for _ in ("the last hooks", "the deps"):
+            for code in late:
+                code.leaving.abandon()
+            late = await _left_in(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
     # As `ToolSource`
@@ -94,7 +114,7 @@ class AgentTools:
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
-        own = set[str]() if agent is None else {as_tool(one).spec.name for one in agent.tools if not is_toolset(one)}
+        own = set[str]() if agent is None else {one.spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
             # What is only known when it is opened is found out then.
             name = getattr(ref, "name", None)
@@ -105,11 +125,12 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only, problem = self._setups[plan.code], None, ""
+        setup, only = self._setups[plan.code], None
+        problem: tuple[str, BaseException | None] | None = None
         try:
             setup, only = await self._walk(setup, plan.path)
         except LookupError as error:
-            problem = str(error)
+            problem = str(error), error
         agent, parent = setup.agent, run.parent
         upper = None if parent is None else self.running.get(parent.run)
         info = RunInfo(
@@ -121,12 +142,15 @@ class AgentTools:
             parent=None if parent is None else parent.run,
             depth=0 if parent is None else parent.depth,
         )
-        resources = AsyncExitStack()
-        tools, deps = dict[str, Tool](base.tools), None
+        tools, deps, owned = dict[str, Tool](base.tools), None, None
         hooks = Hooks([*agent.hooks, *setup.hooks])
+        refusals: list[HookFailed] = []
 
         async def tell(point: Point) -> None:
-            await hooks.watch(point, RunContext(info, None))
+            try:
+                await hooks.watch(point, RunContext(info, None))
+            except HookFailed as failed:
+                refusals.append(failed)
 
         frame = Frame()
         try:
@@ -135,11 +159,13 @@ class AgentTools:
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
             else:
-                deps = await _deps(setup, info, resources)
-        except Exception as error:
+                deps, owned = await _deps(setup, info)
+        except (Exception, SystemExit) as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
             logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
-            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}"
+            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}", error
+        for refusal in refusals[:1]:
+            problem = problem or (str(refusal), refusal.__cause__)
         code = AgentCode(
             info,
             owner=agent,
@@ -148,7 +174,7 @@ class AgentTools:
             output=None if plan.output_schema is None else agent.output_type,
             instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
             deps=deps,
-            resources=resources,
+            owned=owned,
             problem=problem,
             plan=plan,
             planner=self.planner,
@@ -156,9 +182,17 @@ class AgentTools:
             on_left=self._left,
         )
         self.running[run.id] = skilled.runs[run.id] = code
+        self._unfinished.add(code)
         return Toolbox(tools, code=code)
 
     def _left(self, code: AgentCode) -> None:
+        self._unfinished.discard(code)
+        if code.fault is not None:
+            self._faults[code.info.id] = code.fault
+            while len(self._faults) > _MAX_FAULTS:
+                del self._faults[next(iter(self._faults))]
+        if self.on_left is not None:
+            self.on_left(code)
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
@@ -221,10 +255,10 @@ class AgentTools:
             tools=list(tools),
         )
 
-    async def _tools_of(self, one: AgentTool) -> Sequence[Tool]:
+    async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:
         if is_toolset(one):
             return await self._opened.tools(one)
-        return (as_tool(one),)
+        return (one,)
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:
@@ -235,29 +269,24 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
         )
 
 
-def as_tool(one: AgentTool) -> Tool:
-    """A tool as it is; a function is made one, once."""
-    if hasattr(one, "spec") and hasattr(one, "prepare"):
-        return cast("Tool", one)
-    if inspect.isroutine(one):
-        made = _MADE.get(one)
-        if made is None:
-            made = _MADE[one] = make_tool(one)
-        return made
-    raise TypeError(f"{one!r} is neither a tool nor a function")
-
-
-_MADE: dict[Callable[..., Any], Tool] = {}
-
-
-def is_toolset(one: AgentTool) -> TypeGuard[Toolset]:
-    return hasattr(one, "open") and hasattr(one, "close") and not hasattr(one, "spec")
-
-
-async def _deps(setup: Setup, info: RunInfo, resources: AsyncExitStack) -> object:
+async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
+    """The deps of a run, and who is to leave them."""
     if setup.deps is not NO_DEPS:
-        return setup.deps
+        return setup.deps, None
     factory = setup.agent.deps
     if factory is None or isinstance(factory, type):
-        return None
-    return await resources.enter_async_context(factory(info))
+        return None, None
+    owned = OwnedDeps(info.id)
+    return await owned.enter(lambda: factory(info)), owned
+
+
+async def _left_in(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
+    """Waits for them to be done; returns those that are not."""
+    late = [code for code in codes if not code.leaving.left.is_set()]
+    waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}
+    if not waiting:
+        return []
+    _, unfinished = await asyncio.wait(waiting, timeout=timeout_s)
+    for one in unfinished:
+        one.cancel()
+    return [waiting[one] for one in unfinished]

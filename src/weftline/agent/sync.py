@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
@@ -21,6 +22,7 @@ _PATIENCE_S = 2.0
 """How long the end of the process waits for runs in memory to be cancelled."""
 
 _shared: tuple[int, LoopThread] | None = None
+_making = threading.Lock()
 
 
 def blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -99,10 +101,24 @@ def _loop() -> LoopThread:
         if not _in_notebook():
             raise RuntimeError("a loop is running here: await the async call instead of the one that blocks")
     pid = os.getpid()
-    if _shared is None or _shared[0] != pid:  # a forked child has no thread of its parent's
-        _shared = pid, LoopThread("weftline")
-        atexit.register(_shared[1].stop, patience_s=_PATIENCE_S)
-    return _shared[1]
+    shared = _shared
+    if shared is None or shared[0] != pid:
+        with _making:
+            shared = _shared
+            if shared is None or shared[0] != pid:  # a forked child has no thread of its parent's
+                shared = _shared = pid, LoopThread("weftline")
+                atexit.register(shared[1].stop, patience_s=_PATIENCE_S)
+    return shared[1]
+
+
+def _unlocked() -> None:
+    """A thread of the parent may have held the lock when the process was forked."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlocked)
 
 
 def _in_notebook() -> bool:

@@ -1,13 +1,13 @@
-"""The one client for outgoing HTTP: opened at its first request, closed once."""
+"""The one client for outgoing HTTP: opened at its first request on each event loop, closed once."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weftline.net.egress import AddressCheck
 from weftline.net.errors import RequestFailed
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class HttpClient:
-    """Sends requests over kept-alive connections. Belongs to one event loop.
+    """Sends requests over kept-alive connections, which each event loop has its own of.
 
+    Those of a loop are closed with the client, or with the loop if that ends first and is ended as `asyncio.run` does.
     `check` judges each address before it is connected to. `proxies` are those of the environment unless given. `tls`
     says whose certificates to trust, instead of the system's authorities. Bodies over `max_body_bytes` fail.
     """
@@ -38,7 +39,8 @@ class HttpClient:
         self._proxies = Proxies.from_environment() if proxies is None else proxies
         self._tls = tls
         self._max_body_bytes = max_body_bytes
-        self._session: HttpSession | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, tuple[HttpSession, AsyncGenerator[None]]] = {}
+        """By loop, with what closes it."""
         self._closed = False
 
     async def preload(self) -> None:
@@ -57,26 +59,62 @@ class HttpClient:
         resend: bool = False,
     ) -> HttpResponse:
         """See `HttpSession.send`. The caller closes the response."""
-        session = self._session or await self._open()
+        held = self._sessions.get(asyncio.get_running_loop())
+        session = await self._open() if held is None else held[0]
         return await session.send(method, url, headers=headers, body=body, limits=limits, resend=resend)
 
     async def aclose(self) -> None:
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.aclose()
+        here = asyncio.get_running_loop()
+        sessions, self._sessions = self._sessions, {}
+        for loop, (_, closing) in list(sessions.items()):
+            if loop is here:
+                await closing.aclose()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(_close_there, loop, closing)
 
     async def _open(self) -> HttpSession:
         await self.preload()
         if self._closed:
             raise RequestFailed("closed", "The server is stopping.", sent=False)
-        if self._session is None:
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
             from weftline.net.session import HttpSession
 
-            self._session = HttpSession(
+            for gone in [one for one in self._sessions if one.is_closed()]:
+                del self._sessions[gone]
+            session = HttpSession(
                 check=self._check,
                 proxies=self._proxies,
                 tls=self._tls,
                 max_body_bytes=self._max_body_bytes,
             )
-        return self._session
+            # Loops close their async generators before they end: the only way to be told in time.
+            closing = _closing(session, self._sessions, loop)
+            self._sessions[loop] = session, closing
+            await anext(closing)
+        return self._sessions[loop][0]
+
+
+async def _closing(
+    session: HttpSession, sessions: dict[asyncio.AbstractEventLoop, Any], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        sessions.pop(loop, None)
+        await session.aclose()
+
+
+def _close_there(loop: asyncio.AbstractEventLoop, closing: AsyncGenerator[None]) -> None:
+    task = loop.create_task(_closed(closing))
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+
+
+async def _closed(closing: AsyncGenerator[None]) -> None:
+    await closing.aclose()
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""A loop alone does not keep a task."""

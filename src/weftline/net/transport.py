@@ -41,7 +41,7 @@ class Response(Protocol):
 
 
 class Transport(Protocol):
-    """Carries requests to model APIs. One instance serves every call of one event loop.
+    """Carries requests to model APIs, on whichever event loop they are made.
 
     Leaving the context before the body was read to its end closes the connection. Failures of the connection, before
     the answer or in the middle of it, are raised as `RequestFailed`; an HTTP error is an answer like any other.

@@ -137,6 +137,13 @@ class Catalog:
             self._own[own] = offer
         self._known.clear()
 
+    def remove(self, name: str) -> None:
+        """Takes back what was added under a name."""
+        for entry in self._offers.pop(name).entries.values():
+            self._by_id.pop(entry.id, None)
+            self._unpriced.discard(entry.id)
+        self._known.clear()
+
     def copy(self) -> Catalog:
         """A copy of the catalog, to which providers can be added."""
         other = Catalog(default_model=self._default_model, prices=self._prices)

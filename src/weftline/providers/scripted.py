@@ -10,7 +10,7 @@ import asyncio
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias, cast
+from typing import Self, TypeAlias, cast, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -157,9 +157,21 @@ class ScriptedProvider:
         return player.play(request, player.index(request))
 
 
-def calls(name: str, /, **args: object) -> dict[str, object]:
-    """A turn in which the model calls one tool: `ScriptedModel([calls("order", cake="lemon"), "Ordered."])`."""
-    return {"tool_calls": [{"name": name, "args": args}]}
+@overload
+def calls(name: str, /, **args: object) -> dict[str, object]: ...
+@overload
+def calls(*each: tuple[str, Mapping[str, object]]) -> dict[str, object]: ...
+def calls(*each: str | tuple[str, Mapping[str, object]], **args: object) -> dict[str, object]:
+    """A turn in which the model calls one tool: `ScriptedModel([calls("order", cake="lemon"), "Ordered."])`.
+
+    Several calls of one turn are pairs: `calls(("order", {"cake": "lemon"}), ("pay", {"amount": 5}))`.
+    """
+    if args and not (len(each) == 1 and isinstance(each[0], str)):
+        raise TypeError("arguments by name belong to one call: calls('order', cake='lemon')")
+    if not each:
+        raise TypeError("a turn of calls needs at least one: calls('order', cake='lemon')")
+    pairs = [(one, args) if isinstance(one, str) else one for one in each]
+    return {"tool_calls": [{"name": name, "args": dict(given)} for name, given in pairs]}
 
 
 def _turn(turn: Mapping[str, object] | str) -> Mapping[str, object]:

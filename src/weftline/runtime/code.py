@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from weftline.kernel.entries import AwaitKind, Fact, Over, Verdict
+from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
@@ -106,6 +106,13 @@ class ChildEnd(Struct, frozen=True):
     elapsed_us: int = 0
 
 
+class CodeFailed(ProviderError):
+    """The agent's own code failed, so that its model is not asked, or its answer not taken. `code` says what failed."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__("unknown", message, retryable=False, code=code)
+
+
 class RunCode(Protocol):
     @property
     def gates(self) -> bool:
@@ -131,7 +138,10 @@ class RunCode(Protocol):
         ...
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
-        """The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+        """The request that is sent, made from the one that the log asks for. Nothing of it is recorded.
+
+        Raises `CodeFailed` if the agent's code keeps the model from being asked.
+        """
         ...
 
     def received(self, message: Assistant) -> Assistant:
@@ -143,7 +153,7 @@ class RunCode(Protocol):
         ...
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        """A model call has ended, with an answer or with an error."""
+        """A model call has ended, with an answer or with an error. Raises `CodeFailed` if it is not to be taken."""
         ...
 
     async def prepare(self, tool: Tool, args: str) -> bytes:
@@ -178,14 +188,18 @@ class RunCode(Protocol):
         """What the model reads if it has to answer again; "" if the answer is taken."""
         ...
 
+    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
+        """The run is about to be driven, with the calls of this turn, some of which may have no result yet."""
+        ...
+
     async def happened(self, facts: Sequence[Fact]) -> None:
         """These facts were appended, in this order; the run goes on when this returns."""
         ...
 
-    async def ended(self, fact: Fact, memory: Mapping[str, Any]) -> None:
-        """The run has ended, however it did; the fact is durable."""
+    def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
+        """The run has ended, however it did; the fact is durable. Returns at once: nobody waits for what follows."""
         ...
 
-    async def leave(self) -> None:
-        """The run leaves this process's memory. May be called twice."""
+    def leave(self) -> None:
+        """The run leaves this process's memory. May be called twice. Returns at once."""
         ...

@@ -110,6 +110,8 @@ class Conversation:
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
         """The text that it had streamed by then."""
+        self.rejected = ""
+        """What the model was told about its latest answer, if that was rejected."""
         self.size = size
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
@@ -234,6 +236,8 @@ class Conversation:
                 text = bodies.decode_text(body).text if body else ""
                 if text:
                     self._add(User.of(text, injected=True), len(text))
+                if isinstance(head, OutputRejected):
+                    self.rejected = text
             case MessageQueued():
                 user = bodies.decode_message(body)
                 assert isinstance(user, User)
@@ -258,7 +262,7 @@ class Conversation:
         message = turn.message
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
-        self.failure = self.partial = ""
+        self.failure = self.partial = self.rejected = ""
         self.gated = {}
         self.answers = {}
         self.children = {}

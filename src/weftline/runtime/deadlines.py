@@ -10,6 +10,7 @@ they began, so only the oldest needs a timer.
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from types import TracebackType
 
 
@@ -64,12 +65,14 @@ class _Limit:
         self._loop = loop
         self._open: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._context = Context()
+        """The timer is nobody's: in the context of the call that set it, it would keep that call's run in memory."""
 
     def add(self, deadline: Deadline) -> None:
         deadline.at_s = self._loop.time() + self._seconds
         self._open[deadline] = None
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline.at_s, self._ring)
+            self._timer = self._loop.call_at(deadline.at_s, self._ring, context=self._context)
 
     def remove(self, deadline: Deadline) -> None:
         self._open.pop(deadline, None)
@@ -79,7 +82,7 @@ class _Limit:
         while self._open:
             oldest = next(iter(self._open))
             if oldest.at_s > self._loop.time():
-                self._timer = self._loop.call_at(oldest.at_s, self._ring)
+                self._timer = self._loop.call_at(oldest.at_s, self._ring, context=self._context)
                 return
             del self._open[oldest]
             oldest.expire()

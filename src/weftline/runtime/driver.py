@@ -108,17 +108,20 @@ class Driver:
             facts = await self._opener.open(run)
             if run.state.ended or run.gone:
                 return
+            code = (work.toolbox or EMPTY).code
+            if code is not None and run.state.step in ("batch", "answered"):
+                batch = run.state.batch
+                code.carry_on(run.state.turn - 1, calls=len(batch.calls), unclosed=batch.unclosed)
             self.record(run, facts)
             commands = self.advance(run)
-            code = (work.toolbox or EMPTY).code
-            while commands and not self.stopping and not run.gone:
+            while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
                     await code.happened(driving.taken_facts())
                     if run.gone or self.stopping:
                         break
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
-                alone = len(commands) == 1 and not driving.tasks
-                if alone and driving.due_at is None and not run.state.questions.open:
+                alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
+                if len(commands) == 1 and alone:
                     facts = await self._outcome(run, commands[0])
                     commands = () if run.gone else self.advance(run, facts)
                 else:
@@ -296,6 +299,12 @@ class RunSink:
 
     def full(self) -> bool:
         return self._log.full(self._run)
+
+
+def _is_finishing(run: LiveRun) -> bool:
+    """Whether a paused run still has something under way. The log may not say so: nothing records that a gate is
+    being asked, and one that is cut off would be asked again."""
+    return run.state.control.paused and bool(run.driving.tasks)
 
 
 def _key(command: Command) -> tuple[int, int, int]:

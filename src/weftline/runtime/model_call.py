@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.errors import WeftlineError
+from weftline.fences import without_fence
 from weftline.json_size import excess
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AskBody, TurnBody, note_body, turn_body
@@ -28,14 +30,14 @@ from weftline.kernel.entries import (
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
-from weftline.messages import Assistant, AssistantPart, ProviderCall, ToolCall, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall, joined_text
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.throttle import close_stream
 from weftline.runtime.awaits import put_to_people
-from weftline.runtime.code import RunCode
+from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -61,6 +63,8 @@ LONG_WAIT_S = 60.0
 """A provider that asks for more patience than this is left for the next model, if the run has one."""
 MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
+AGENT_ERROR = "agent_error"
+"""The class of a failure that is the agent's own code's, not the provider's."""
 _PROVIDER_ID_BYTES = 128
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log as it is."""
@@ -153,7 +157,8 @@ class _ModelCall:
     async def ended_badly(self, error: ProviderError) -> Outcome:
         code = (self._work.toolbox or EMPTY).code
         if code is not None:
-            await code.answered(self._command.turn, None, error)
+            with suppress(CodeFailed):  # it has failed already
+                await code.answered(self._command.turn, None, error)
         return self.failed(error)
 
     def failed(self, error: ProviderError) -> Outcome:
@@ -170,7 +175,7 @@ class _ModelCall:
         head = AttemptFailed(
             self._command.turn,
             self._command.attempt,
-            error.cls,
+            AGENT_ERROR if isinstance(error, CodeFailed) else error.cls,
             retryable=retryable,
             retry_at=retry_at,
             usage=used.usage,
@@ -232,10 +237,15 @@ class _ModelCall:
                 extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
             )
         message = _with_own_ids(message, command.turn, work.conversation)
+        if work.plan.output_schema is not None:
+            message = _unfenced(message)
         toolbox = work.toolbox or EMPTY
         if toolbox.code is not None:
             message = toolbox.code.received(message)
-            await toolbox.code.answered(command.turn, message, None)
+            try:
+                await toolbox.code.answered(command.turn, message, None)
+            except CodeFailed as error:
+                return self.failed(error)
         asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
@@ -358,6 +368,20 @@ async def _misfit(work: WorkingSet, text: str) -> str:
     except NotCanonical as error:
         return prompts.answer_not_json(str(error))
     return prompts.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+
+
+def _unfenced(message: Assistant) -> Assistant:
+    """An answer in JSON without the code fence around it, so that whoever reads it, now or later, finds JSON."""
+    texts = [index for index, part in enumerate(message.parts) if isinstance(part, Text)]
+    if len(texts) != 1 or message.calls:
+        return message
+    (index,) = texts
+    fenced = message.parts[index]
+    assert isinstance(fenced, Text)
+    text = without_fence(fenced.text)
+    if text == fenced.text:
+        return message
+    return replace(message, parts=(*message.parts[:index], replace(fenced, text=text), *message.parts[index + 1 :]))
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:

@@ -16,7 +16,7 @@ from weftline.errors import NotFound, RateLimited, StoreError
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import CancelRequested, TimerFired
+from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
@@ -241,7 +241,7 @@ class Residents:
         """Tells the code of the run's agent that the run leaves memory."""
         toolbox = run.work.toolbox
         if toolbox is not None and toolbox.code is not None:
-            self._spawn(toolbox.code.leave())
+            toolbox.code.leave()
 
     def _not_behind(self, run: LiveRun) -> None:
         behind = self._behind.get(run.workspace)
@@ -361,6 +361,7 @@ class Residents:
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
+            self._leave(run)  # its tools may have been opened after it was forgotten
             if run.log.idle and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
@@ -433,7 +434,9 @@ class Residents:
             report_failure(run.work, heads)
             toolbox = run.work.toolbox
             if toolbox is not None and toolbox.code is not None:
-                self._spawn(toolbox.code.ended(heads[-1].head, run.work.conversation.memory))
+                last = heads[-1]
+                assert isinstance(last.head, RunEnded)
+                toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
             if self.on_ended is not None:
                 self.on_ended()
             if not run.active and run.log.idle:

@@ -223,7 +223,8 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
         return bodies.encode(bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text))
     if head.code == "invalid_output":
         problem = conversation.turn.problem if conversation.turn is not None else ""
-        error = problem or prompts.ANSWER_MISFIT
+        # What was said to the model ends with a request, which is not meant for whoever reads the error.
+        error = problem or conversation.rejected.removesuffix(prompts.answer_again("")) or prompts.ANSWER_MISFIT
         return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.last_text))
     if text:
         return bodies.encode(bodies.EndedBody(error=text))

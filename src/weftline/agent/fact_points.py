@@ -1,0 +1,91 @@
+"""What the facts of a run are to its agent's hooks: the points between the calls, told as the log grows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from weftline.agent import hooks as points
+from weftline.agent.aliases import Aliases
+from weftline.agent.calling import Hooks
+from weftline.kernel.entries import (
+    AttemptFailed,
+    AttemptStarted,
+    BudgetExceeded,
+    CallClosed,
+    Fact,
+    MessagesTaken,
+    ResultsOverBudget,
+    TurnCompleted,
+)
+
+Tell: TypeAlias = Callable[[points.Point], Awaitable[None]]
+
+
+class FactPoints:
+    """Of one run, for as long as it is in memory."""
+
+    def __init__(self, hooks: Hooks, aliases: Aliases, tell: Tell) -> None:
+        self._hooks = hooks
+        self._aliases = aliases
+        self._tell = tell
+        self._began = False
+        self._open: dict[int, int] = {}
+        """By turn: how many of its calls have no result yet."""
+
+    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
+        """The run came into memory in this turn, which an earlier process asked the model for."""
+        if not self._began:
+            self._open[turn] = unclosed if calls else -1
+
+    async def tell(self, facts: Sequence[Fact]) -> None:
+        if not self._began:
+            self._began = True
+            # What created it was appended before its code was there.
+            first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
+            if points.RunStarted in self._hooks:
+                await self._tell(points.RunStarted(resumed=not first))
+            # The process may have died before it could tell that these were done.
+            for turn, unclosed in [(turn, count) for turn, count in self._open.items() if count <= 0]:
+                await self._done(turn, calls=unclosed == 0)
+        for fact in facts:
+            await self._one(fact)
+
+    async def _one(self, fact: Fact) -> None:
+        hooks = self._hooks
+        match fact:
+            case BudgetExceeded() if points.ToolBudgetExceeded in hooks:
+                shown = self._aliases.wire(fact.tool)
+                await self._tell(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, shown))
+            case ResultsOverBudget() if points.OutputBudgetExceeded in hooks:
+                await self._tell(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
+            case AttemptFailed():
+                await self._count(fact)
+            case MessagesTaken() if points.MessagesTaken in hooks:
+                await self._tell(points.MessagesTaken(len(fact.ids)))
+            case TurnCompleted():
+                await self._count(fact)
+                self._open[fact.turn] = len(fact.calls)
+                if not fact.calls:
+                    await self._done(fact.turn, calls=False)
+            case CallClosed() if fact.turn in self._open:
+                self._open[fact.turn] -= 1
+                if not self._open[fact.turn]:
+                    await self._done(fact.turn, calls=True)
+            case _:
+                pass
+
+    async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
+        if points.UsageCounted in self._hooks:
+            await self._tell(points.UsageCounted(fact.turn, fact.attempt, fact.usage, usd(fact.cost_nusd)))
+
+    async def _done(self, turn: int, *, calls: bool) -> None:
+        self._open.pop(turn, None)
+        if calls and points.ResultsStored in self._hooks:
+            await self._tell(points.ResultsStored(turn))
+        if points.TurnEnded in self._hooks:
+            await self._tell(points.TurnEnded(turn))
+
+
+def usd(cost_nusd: int | None) -> float | None:
+    return None if cost_nusd is None else cost_nusd / 1_000_000_000

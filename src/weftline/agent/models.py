@@ -1,0 +1,115 @@
+"""The models of an engine: those it was given, those whose keys are in the environment, and objects that runs bring."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from weftline.errors import WeftlineError
+from weftline.providers.base import Provider
+from weftline.providers.catalog import Catalog, build_catalog, usual_providers
+
+if TYPE_CHECKING:
+    from weftline.net.transport import AiohttpTransport
+
+logger = logging.getLogger(__name__)
+
+_SPARE = 64
+"""How many objects stay in the catalog although no run uses them: the next run often brings the same one."""
+
+
+class Models:
+    """`given` are what model ids mean; without it, the providers whose keys are in the environment are added."""
+
+    def __init__(self, given: Catalog | None) -> None:
+        self._given = given
+        self.catalog = _fresh(given)
+        self._usual: Catalog | None = None
+        """The providers whose keys are in the environment, if a model was named and none were given."""
+        self._transport: AiohttpTransport | None = None
+        self._named: dict[int, tuple[Provider, str]] = {}
+        """By the id of an object: the object, which keeps the id its own, and what the catalog calls it."""
+        self._lent: dict[str, set[int]] = {}
+        self._users: Counter[int] = Counter()
+        self._spare: dict[int, None] = {}
+        """Objects that runs brought and that no run uses, longest unused first."""
+        self._made = 0
+        self._unpriced: set[str] = set()
+
+    def look_around(self) -> None:
+        """Adds the providers whose keys are in the environment, unless models were given."""
+        if self._given is not None or self._usual is not None:
+            return
+        from weftline.net.transport import AiohttpTransport  # a script with a model of its own needs no HTTP
+
+        self._transport = AiohttpTransport()
+        self._usual = build_catalog(usual_providers(), transport=self._transport)
+        self.catalog.include(self._usual)
+
+    def offer(self, provider: Provider, name: str) -> None:
+        """Adds an object under a name, for good."""
+        if id(provider) not in self._named:
+            self.catalog.add(provider, name=name)
+            self._named[id(provider)] = provider, name
+
+    def name_of(self, provider: Provider) -> str | None:
+        known = self._named.get(id(provider))
+        return None if known is None else known[1]
+
+    def lend(self, provider: Provider, *, by: str) -> str:
+        """The name of an object that `by` brings along, until `by` is released."""
+        key = id(provider)
+        if key not in self._named:
+            self._made += 1
+            self.offer(provider, f"given-{self._made}")
+        held = self._lent.setdefault(by, set())
+        if key not in held:
+            held.add(key)
+            self._users[key] += 1
+            self._spare.pop(key, None)
+        return self._named[key][1]
+
+    def release(self, by: str) -> None:
+        """Objects that nobody uses any more go, the longest unused first."""
+        for key in self._lent.pop(by, ()):
+            self._users[key] -= 1
+            if self._users[key] <= 0:
+                del self._users[key]
+                self._spare[key] = None
+        while len(self._spare) > _SPARE:
+            oldest = next(iter(self._spare))
+            del self._spare[oldest]
+            self.catalog.remove(self._named.pop(oldest)[1])
+
+    def warn_unpriced(self, ids: Iterable[str | None]) -> None:
+        """Says, once for each, which of these models a limit on costs cannot hold for."""
+        for model_id in ids:
+            with suppress(WeftlineError):  # a model that is not there is refused with better words
+                model = self.catalog.resolve(model_id)
+                named = f"{model.provider.name}:{model.vendor_id}"
+                if model.provider.name == "scripted" or named in self._unpriced:
+                    continue  # what a script plays costs nothing
+                if self.catalog.price(model.entry) is None:
+                    self._unpriced.add(named)
+                    text = f"The price of the model {named!r} is not known: max_cost_usd does not limit what it spends."
+                    logger.warning("%s", text)
+                    warnings.warn(text, UserWarning, stacklevel=2)
+
+    async def aclose(self) -> None:
+        """Closes what was opened here, and forgets what was added."""
+        if self._usual is not None:
+            await self._usual.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
+        self._usual = self._transport = None
+        self.catalog = _fresh(self._given)
+        for gone in (self._named, self._lent, self._users, self._spare):
+            gone.clear()
+
+
+def _fresh(given: Catalog | None) -> Catalog:
+    return Catalog() if given is None else given.copy()
