@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.entries import Limits
 from weftline.messages import (
     Assistant,
@@ -96,12 +97,17 @@ VERSION_2 = replace(
     ),
     sampling=Sampling(0.5, 0.9, ("END", "\n\n"), 1_000),
 )
-EXAMPLE = replace(
+VERSION_3 = replace(
     VERSION_2,
     v=3,
     limits=replace(VERSION_2.limits, max_turns=9, max_cost_nusd=5_000_000, output_retries=2, check_output=True),
     given=2,
     code="billing",
+)
+EXAMPLE = replace(
+    VERSION_3,
+    v=4,
+    limits=replace(VERSION_3.limits, compaction=CompactionRule(keep_turns=2, at_tokens=50_000, model="openai:gpt-5")),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -191,6 +197,7 @@ def test_every_field_is_stored_defaults_too() -> None:
 def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
     assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
+    assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

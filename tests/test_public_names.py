@@ -10,6 +10,7 @@ PUBLIC = [
     "BeforeModel",
     "Behavior",
     "ChildToolGate",
+    "Compaction",
     "Conflict",
     "ContextBuilt",
     "Engine",

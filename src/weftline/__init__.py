@@ -14,6 +14,7 @@ __all__ = [
     "BeforeModel",
     "Behavior",
     "ChildToolGate",
+    "Compaction",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from weftline.agent.agent import Agent
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
+    from weftline.agent.compaction import Compaction
     from weftline.agent.context import RunContext, RunInfo
     from weftline.agent.disclosure import tool_search
     from weftline.agent.engine import Engine
@@ -108,6 +110,7 @@ else:
         "Agent": "weftline.agent.agent",
         "BeforeModel": "weftline.agent.hooks",
         "Behavior": "weftline.agent.behavior",
+        "Compaction": "weftline.agent.compaction",
         "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",

@@ -12,9 +12,10 @@ from typing import NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Effect, How, Limits, Over, Verdict
-from weftline.kernel.state import CallModel, CheckOutput, Consult, FinishChild, Reconcile, RunTool, StartChild
+from weftline.kernel.state import CallModel, CheckOutput, Compact, Consult, FinishChild, Reconcile, RunTool, StartChild
 
 from .world import DECLARED, SECOND, TOOLS, Ask, Fault, Reply, World
 
@@ -85,6 +86,7 @@ def some_limits(c: Choices) -> Limits:
         max_children=c.of((3, 3, 1)),
         max_depth=c.of((3, 3, 3, 0)),
         tool_output_budget_bytes=c.of((None, None, 0, 25)),
+        compaction=c.of((None, None, CompactionRule(), CompactionRule(at_tokens=100), CompactionRule(at_tokens=40))),
     )
 
 
@@ -92,6 +94,8 @@ def some_reply(c: Choices) -> Reply | Fault:
     kind = c.number(24)
     if kind == 0:
         return Fault("overloaded", retryable=True, retry_after_us=c.of((None, 0, SECOND, 60 * SECOND)))
+    if kind == 1 and c.chance(2):
+        return Fault("context_window")
     if kind == 2:
         return Fault("invalid_request") if c.chance(4) else Fault("timeout", retryable=True)
     if kind == 3:
@@ -140,7 +144,10 @@ def something_happens(world: World, c: Choices) -> None:
             world.answer(c.of(waiting), c.of(("ok", "other")))
     elif kind in (13, 14, 15) and world.children:
         world.child_ends(c.of(world.children), c.of(("succeeded", "failed", "cancelled")))
+    elif kind == 16 and world.state.compaction.in_force:
+        world.restore()
     elif world.running:
+        world.tokens, world.spare = world.tokens + 30 * c.number(2), c.of((50, 50, 0))
         work_ends(world, c)
     else:
         world.resume()
@@ -169,6 +176,18 @@ def work_ends(world: World, c: Choices) -> None:
             world.child_finished(command)
         case CheckOutput():
             world.checked(command, accepted=not c.chance(4))
+        case Compact():
+            summary_ends(world, c, command)
+
+
+def summary_ends(world: World, c: Choices, command: Compact) -> None:
+    match c.number(4):
+        case 0:
+            world.not_summarized(command, retryable=c.chance(2), retry_after_us=c.of((None, 0, SECOND)))
+        case 1:
+            world.not_summarized(command, "useless")
+        case _:
+            world.summarized(command, after=c.of((40, 90, 150)))
 
 
 def still_stands(world: World, command: RunTool | Reconcile | Consult | StartChild | FinishChild) -> bool:
@@ -219,6 +238,8 @@ def _carry_out(world: World) -> None:
         world.reply(Reply("Done."))
     elif isinstance(command, CheckOutput):
         world.checked(command)
+    elif isinstance(command, Compact):
+        world.summarized(command)
     elif not still_stands(world, command):
         world.running.remove(command)
     elif isinstance(command, Consult):

@@ -8,6 +8,13 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.kernel.entries import (
     AskedCall,
     AttemptFailed,
@@ -145,7 +152,8 @@ def calls_open_before_they_start_and_close_once(log: Log) -> None:
 
 def _only_closings_until_the_end(log: Log, position: int) -> bool:
     rest = heads(log)[position + 1 :]
-    return bool(rest) and all(isinstance(head, CallOpened | CallClosed | AttemptFailed | RunEnded) for head in rest)
+    closing = CallOpened | CallClosed | AttemptFailed | CompactionFailed | RunEnded
+    return bool(rest) and all(isinstance(head, closing) for head in rest)
 
 
 def nothing_starts_after_a_cancel(log: Log) -> None:
@@ -155,7 +163,7 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
         match head:
             case CancelRequested():
                 cancelled = True
-            case AttemptStarted() | CallStarted():
+            case AttemptStarted() | CallStarted() | CompactionStarted():
                 assert not cancelled
             case CallOpened():
                 assert not cancelled or head.blocked
@@ -189,7 +197,7 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
                 assert not (head.client and head.how == "timeout") or (deadline is not None and deadline <= now)
             case CallStarted(child=child) if child:
                 assert not paused  # it may have been in the making when a deadline passed
-            case AttemptStarted() | CallStarted():
+            case AttemptStarted() | CallStarted() | CompactionStarted():
                 assert not paused
                 assert all(deadline > now for deadline in deadlines.values())
             case _:
@@ -330,7 +338,7 @@ def usage_and_active_time_are_sums(log: Log) -> None:
     usage, active_us = Usage(), 0
     for head in heads(log):
         match head:
-            case AttemptFailed() | TurnCompleted():
+            case AttemptFailed() | TurnCompleted() | CompactionFailed() | ContextCompacted():
                 usage += head.usage
                 active_us += head.active_us
             case CallClosed():
@@ -363,6 +371,61 @@ def no_run_ends_over_an_open_child(log: Log) -> None:
                 pass
 
 
+def summaries_end_once_and_never_the_run(log: Log) -> None:
+    """K26: one at a time, only with nothing else under way, none twice, and not again and again for the same size."""
+    rule = limits_of(log).compaction
+    number, is_open, attempt_open, not_below, cause = 0, False, False, 0, "size"
+    undone, tokens = False, 0
+    for head in heads(log):
+        match head:
+            case ContextMeasured():
+                tokens = head.tokens
+            case CompactionStarted():
+                assert rule is not None
+                assert not is_open
+                assert not attempt_open
+                assert head.number == number + 1
+                number, is_open, cause = head.number, True, head.cause
+                if cause == "size":
+                    assert not undone
+                    assert rule.at_tokens is not None
+                    assert tokens > max(rule.at_tokens, not_below)
+            case ContextCompacted() | CompactionFailed():
+                assert is_open
+                assert head.number == number
+                is_open = False
+                step = (rule.at_tokens or 0) // 4 if rule is not None else 0
+                if isinstance(head, ContextCompacted):
+                    not_below = head.after + step
+                elif cause == "size" and head.reason in ("error", "useless"):
+                    not_below = tokens + step
+            case ContextRestored():
+                undone = True
+            case AttemptStarted():
+                assert not is_open
+                attempt_open = True
+            case AttemptFailed() | TurnCompleted():
+                attempt_open = False
+            case RunEnded():
+                assert not is_open
+            case _:
+                pass
+
+
+def an_overflow_is_answered_by_one_summary_in_a_turn(log: Log) -> None:
+    """K27: a request that stays too long ends the run, or goes to the next model, instead of being cut for ever."""
+    made: Counter[int] = Counter()
+    for head in heads(log):
+        match head:
+            case CompactionStarted() if head.cause == "context_window":
+                assert not made[head.turn]
+            case AttemptStarted() if head.cause == "context_window":
+                made[head.turn] += 1
+                assert made[head.turn] <= 1 + limits_of(log).fallbacks
+            case _:
+                pass
+
+
 LAWS = (
     one_terminal_and_nothing_after_it,
     every_call_is_answered_before_the_run_goes_on,
@@ -376,6 +439,8 @@ LAWS = (
     doubt_blocks_the_same_call,
     usage_and_active_time_are_sums,
     no_run_ends_over_an_open_child,
+    summaries_end_once_and_never_the_run,
+    an_overflow_is_answered_by_one_summary_in_a_turn,
 )
 
 

@@ -7,12 +7,14 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Effect, How, Limits, Verdict
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
+    Compact,
     Consult,
     Decision,
     FinishChild,
@@ -43,6 +45,7 @@ limits = st.builds(
     max_turns=st.sampled_from([None, None, 2]),
     output_retries=st.sampled_from([1, 0, 2]),
     check_output=st.booleans(),
+    compaction=st.sampled_from([None, CompactionRule(), CompactionRule(at_tokens=30)]),
 )
 
 
@@ -85,6 +88,7 @@ class RunMachine(RuleBasedStateMachine):
                 Fault("overloaded", retryable=True, retry_after_us=2 * SECOND),
                 Fault("timeout", retryable=True),
                 Fault("auth"),
+                Fault("context_window"),
             ]
         )
     )
@@ -98,6 +102,8 @@ class RunMachine(RuleBasedStateMachine):
             self.world.model_ends(command, reply)
         elif isinstance(command, CheckOutput):
             self.world.checked(command)
+        elif isinstance(command, Compact):
+            self.world.summarized(command)
         elif isinstance(command, Consult):
             self.gates_decide(command, None)
         elif isinstance(command, StartChild | FinishChild):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -160,6 +160,9 @@ class AgentCode:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             raise ProviderError("unknown", str(failed), retryable=False, code="hook_failed") from failed
+
+    def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
+        return self._shaper.active_contents(messages, memory)
 
     def received(self, message: Assistant) -> Assistant:
         return self._frame.aliases.received(message)

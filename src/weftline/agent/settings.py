@@ -103,6 +103,7 @@ class Limits(Struct, frozen=True, kw_only=True):
             max_children=self.max_children,
             max_depth=self.max_depth,
             tool_output_budget_bytes=behavior.tool_output_budget_bytes,
+            compaction=None if behavior.compaction is None else behavior.compaction.rule,
         )
 
 

@@ -43,6 +43,8 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "loop.detected": bodies.decode_text,
     "final.forced": bodies.decode_text,
     "message.queued": bodies.decode_queued,
+    "compaction.failed": bodies.decode_failed,
+    "context.compacted": bodies.decode_summary,
     "run.ended": bodies.decode_ended,
 }
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {

@@ -16,9 +16,17 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionRule,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.messages import Usage
 
-FORMAT = 2
+FORMAT = 3
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -102,6 +110,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """How far below a run that nobody's call began child runs may go."""
     tool_output_budget_bytes: int | None = None
     """A turn whose results have more bytes than this is followed by a word to the model."""
+    compaction: CompactionRule | None = None
+    """When older messages are replaced by a summary in requests; None for never."""
 
 
 class ModelRef(Head, frozen=True):
@@ -432,6 +442,11 @@ Fact: TypeAlias = (
     | RunResumed
     | CancelRequested
     | TimerFired
+    | ContextMeasured
+    | CompactionStarted
+    | CompactionFailed
+    | ContextCompacted
+    | ContextRestored
     | RunEnded
 )
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
+from weftline.kernel.context import Cause
 from weftline.kernel.entries import Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
 
@@ -184,6 +185,36 @@ class Control(Room, frozen=True):
     queue: tuple[Queued, ...] = ()
 
 
+class Compaction(Room, frozen=True):
+    """Shorter requests: the summary under way, and what came of the earlier ones."""
+
+    number: int = 0
+    """Summaries begun."""
+    open: bool = False
+    lost: bool = False
+    """Begun by an earlier epoch."""
+    cause: Cause = "size"
+    """Of the latest one."""
+    estimate: int = 0
+    measured: int = -1
+    """The latest turn whose request was measured."""
+    tokens: int = 0
+    spare: int = 0
+    """How much of these a summary would replace."""
+    not_below: int = 0
+    """No further summary is made because of the size before it exceeds this."""
+    overflow: int = -1
+    """The latest turn whose request the model refused as too long."""
+    again: bool = False
+    """Whether a summary may be tried because of that."""
+    failures: int = 0
+    retry_at: int | None = None
+    in_force: bool = False
+    """Requests have a summary in place of the older messages."""
+    undone: bool = False
+    """Someone has taken a summary back."""
+
+
 MAX_COST_NUSD = 10**18
 """A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
 
@@ -230,6 +261,7 @@ class State(Room, frozen=True):
     guards: Guards = Guards()
     control: Control = Control()
     totals: Totals = Totals()
+    compaction: Compaction = Compaction()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -239,7 +271,9 @@ class State(Room, frozen=True):
     @property
     def in_flight(self) -> bool:
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
-        return self.attempt.open or any(self.batch.calls[index].child is None for index in self.batch.running)
+        if self.attempt.open or self.compaction.open:
+            return True
+        return any(self.batch.calls[index].child is None for index in self.batch.running)
 
     @property
     def depth(self) -> int:
@@ -253,7 +287,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 5
+FOLD = 6
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
@@ -315,7 +349,13 @@ class CheckOutput(Struct, frozen=True):
     turn: int
 
 
-Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | CheckOutput
+class Compact(Struct, frozen=True):
+    """Ask a model for a summary of the older messages."""
+
+    number: int
+
+
+Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | CheckOutput | Compact
 
 
 class New(Struct, frozen=True):

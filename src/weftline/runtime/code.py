@@ -6,7 +6,7 @@ has none of it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -107,6 +107,10 @@ class RunCode(Protocol):
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         """The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+        ...
+
+    def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
+        """The calls, by id, whose results no summary may take the place of."""
         ...
 
     def received(self, message: Assistant) -> Assistant:

@@ -13,6 +13,13 @@ from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
@@ -377,6 +384,11 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         CancelRequested,
         ChildEnded,
         TimerFired,
+        ContextMeasured,
+        CompactionStarted,
+        CompactionFailed,
+        ContextCompacted,
+        ContextRestored,
     }
 )
 """What clients do not see. A test checks that these two cover all facts."""
