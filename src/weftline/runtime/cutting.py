@@ -14,7 +14,7 @@ from msgspec import Struct
 from weftline import prompts_compaction as prompts
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import Cause
-from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, User
+from weftline.messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResults, User
 
 _OTHER_PART_BYTES = 100
 """An image or a file is counted as little more than its name: what it costs depends on the model."""
@@ -150,7 +150,7 @@ def message_bytes(message: Message) -> int:
                 if isinstance(part, ToolCall):
                     size += len(part.name) + text_bytes(part.args)
                 else:
-                    size += text_bytes(part.text) if isinstance(part, Text) else _OTHER_PART_BYTES
+                    size += text_bytes(part.text) if isinstance(part, Text | Thinking) else _OTHER_PART_BYTES
             return size
 
 
