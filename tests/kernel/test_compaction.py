@@ -131,7 +131,7 @@ def test_a_summary_that_the_run_cannot_do_without_is_retried_like_a_model_call()
     assert not world.running
     due_at = decide(world.state).due_at
     assert due_at == world.clock + 5 * SECOND
-    world.wait_until(due_at)
+    world.wait_until(world.clock + 5 * SECOND)
     world.not_summarized(world.summaries[0], retryable=True)
     assert (world.end.status, world.end.code) == ("failed", "context_window")
 

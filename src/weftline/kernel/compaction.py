@@ -120,7 +120,7 @@ def compacted(s: State, head: ContextCompacted) -> State | None:
     c = s.compaction
     if head.number and not _is_open(c, head.number):
         return None
-    c = replace(c, in_force=True, not_below=head.after + _step(s))
+    c = replace(c, in_force=True, not_below=(head.left or head.after) + _step(s))
     if not head.number:
         return replace(s, version=s.version + 1, compaction=c)
     c = replace(c, open=False, lost=False, again=False, tokens=head.after, spare=0)

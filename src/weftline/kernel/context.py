@@ -84,6 +84,8 @@ class ContextCompacted(_Head, frozen=True, tag="context.compacted"):
     estimated: bool = False
     cost_nusd: int | None = None
     active_us: int = 0
+    left: int = 0
+    """What `after` was when it was made, if it is taken over: the thread has grown since."""
 
 
 class ContextRestored(_Head, frozen=True, tag="context.restored"):

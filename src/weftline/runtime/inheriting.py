@@ -36,6 +36,8 @@ class Inherited(Struct, frozen=True):
 
     upto: int
     body: SummaryBody
+    left: int
+    """How large requests were with it when it was made, in tokens."""
 
 
 async def left_to(run: LiveRun, store: LogStore) -> Inherited | None:
@@ -68,7 +70,8 @@ def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
                 body = bodies.decode_summary(fact.body)
                 upto = min(head.upto, pinned)
                 kept = tuple([at for at in body.kept if at < upto])
-                found = Inherited(upto, SummaryBody(body.text, kept, body.model)) if len(kept) < upto else None
+                left = head.left or head.after
+                found = Inherited(upto, SummaryBody(body.text, kept, body.model), left) if len(kept) < upto else None
             case ContextRestored():
                 found = None
             case _:
@@ -88,5 +91,6 @@ def as_fact(inherited: Inherited, work: WorkingSet) -> Draft:
         after=-(-(size + tools.size) // BYTES_PER_TOKEN),
         size=size,
         cost_nusd=0,
+        left=inherited.left,
     )
     return Draft(head, bodies.encode(inherited.body))
