@@ -52,7 +52,6 @@ def pages_in(messages: Sequence[Message]) -> list[str]:
     return [text.partition(".")[0] for text in results]
 
 
-@pytest.mark.requirement("run.history.compress")
 async def test_a_large_request_has_a_summary_in_place_of_the_older_turns() -> None:
     agent, model = reader(
         *reads(1, 2, 3), "Two pages of weather.", "A novel.", compaction=Compaction(at_tokens=1_200, keep_turns=1)
@@ -297,6 +296,24 @@ async def test_what_an_active_skill_says_stays_whole() -> None:
     assert [one.name for one in results] == ["skills_use", "read"]
     assert "Briefly. Briefly." in results[0].text
     assert injected(model.requests[-1]) == [summary("Weather.")]
+
+
+async def test_a_run_is_cancelled_while_its_summary_is_being_written() -> None:
+    asked = asyncio.Event()
+
+    async def forever(_: float) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    model = ScriptedModel([*reads(1, 2), {"deltas": ["Wea", "ther."], "delay_ms": 5}], sleep=forever)
+    behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1))
+    agent = Agent(model, tools=[read], behavior=behavior)
+    async with agent.stream("What is it?") as run:
+        await asked.wait()
+        await run.cancel()
+        result = await run.result()
+    assert (result.status, result.turns, result.attempts) == ("cancelled", 2, 3)
+    assert result.usage.input > 20, "what was asked for may be billed"
 
 
 @pytest.mark.parametrize("knobs", [{"at_tokens": 0}, {"keep_turns": -1}, {"model": " "}, {"at_tokens": True}])

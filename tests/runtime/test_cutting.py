@@ -123,6 +123,7 @@ def test_a_conversation_shows_what_its_log_says(messages: list[Message], turns: 
     history, own = messages[:pinned], messages[pinned:]
     conversation = Conversation(own)
     conversation.begin(history, size=0)
+    blind = conversation.for_model(vision=False)
     facts: list[tuple[HistoryPinned | ContextCompacted | ContextRestored, bytes]] = [(HistoryPinned(len(history)), b"")]
     cut = new_cut(span_of(messages), keep_turns=turns, cause="size")
     if cut is not None:
@@ -132,8 +133,10 @@ def test_a_conversation_shows_what_its_log_says(messages: list[Message], turns: 
     assert conversation.shown == naive_conversation(own, facts, history=history)
     assert conversation.for_model(vision=None) is conversation.shown
     assert conversation.messages == messages
+    assert conversation.for_model(vision=False) == conversation.shown
     if cut is not None:
         assert conversation.size == 16
+        assert conversation.for_model(vision=False) is not blind, "a list of messages only ever grows"
     facts.append((ContextRestored(), b""))
     conversation.take(*facts[-1])
     assert conversation.shown is conversation.messages

@@ -32,7 +32,10 @@ class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):
-    """How large the next request would be, and how much of it a summary would replace, in estimated tokens."""
+    """How large the next request would be, and how much of it a summary would replace, in estimated tokens.
+
+    `spare` is 0 for a request that is small enough.
+    """
 
     turn: int
     cause: Cause = "size"

@@ -45,11 +45,8 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
     """A fact that the kernel decided on, with what only the conversation tells."""
     match head:
         case ContextMeasured():
-            span = _span(work)
-            cut = _new_cut(state, span, head.cause)
-            left = 0 if cut is None else sum([message_bytes(span.messages[at]) for at in span.fresh(cut)])
             tokens = work.conversation.estimate(work.toolbox or EMPTY)
-            return Draft(replace(head, tokens=tokens, spare=-(-left // BYTES_PER_TOKEN)))
+            return Draft(replace(head, tokens=tokens, spare=_spare(state, work, tokens, head.cause)))
         case CompactionStarted():
             model = _resolved(state, work)
             estimate = min(state.compaction.tokens, _max_bytes(state, model, head.cause) // BYTES_PER_TOKEN)
@@ -58,6 +55,18 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
             model = _resolved(state, work)
             cost = None if model is None or work.catalog is None else cost_of(work.catalog, model, head.usage)
             return Draft(replace(head, cost_nusd=cost), bodies.encode(bodies.FailedBody(head.reason)))
+
+
+def _spare(state: State, work: WorkingSet, tokens: int, cause: Cause) -> int:
+    """How many of these tokens a summary would replace. Not looked for where there will be none anyway."""
+    rule = state.limits.compaction
+    at_tokens = None if rule is None else rule.at_tokens
+    if cause == "size" and (at_tokens is None or tokens <= max(at_tokens, state.compaction.not_below)):
+        return 0
+    span = _span(work)
+    cut = _new_cut(state, span, cause)
+    left = 0 if cut is None else sum([message_bytes(span.messages[at]) for at in span.fresh(cut)])
+    return -(-left // BYTES_PER_TOKEN)
 
 
 async def compact(command: Compact, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:

@@ -212,10 +212,11 @@ class Conversation:
         self._whole_size += size
 
     def _show_anew(self) -> None:
+        """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
         self._shown = None
-        self.native.clear()
-        self._with_contents.clear()
-        self._without_images.clear()
+        self.native = []
+        self._with_contents = []
+        self._without_images = []
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
