@@ -43,6 +43,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "loop.detected": bodies.decode_text,
     "final.forced": bodies.decode_text,
     "message.queued": bodies.decode_queued,
+    "messages.taken": bodies.decode_taken,
     "compaction.failed": bodies.decode_failed,
     "context.compacted": bodies.decode_summary,
     "run.ended": bodies.decode_ended,
