@@ -75,6 +75,17 @@ async def test_a_large_request_has_a_summary_in_place_of_the_older_turns() -> No
     assert (result.usage.input, result.usage.output) == (50, 25)
 
 
+@pytest.mark.requirement("run.history.compress")
+async def test_a_summary_is_made_after_so_many_turns() -> None:
+    turns = [*reads(1, 2, 3), "Weather.", *reads(4), "More weather.", "Done."]
+    agent, model = reader(*turns, compaction=Compaction(at_turns=3, keep_turns=2))
+    await agent.run("What is it?")
+    assert asks_for_summary(model) == [False, False, False, True, False, True, False]
+    assert pages_in(model.requests[4].messages) == ["Page 2", "Page 3"]
+    assert pages_in(model.requests[-1].messages) == ["Page 3", "Page 4"]
+    assert injected(model.requests[-1]) == [summary("More weather.")]
+
+
 async def test_later_turns_go_on_from_the_summary_and_the_next_one_includes_it() -> None:
     compaction = Compaction(at_tokens=1_200, keep_turns=1)
     agent, model = reader(*reads(1, 2, 3), "First.", *reads(4, 5), "Second.", "Done.", compaction=compaction)
@@ -316,7 +327,18 @@ async def test_a_run_is_cancelled_while_its_summary_is_being_written() -> None:
     assert result.usage.input > 20, "what was asked for may be billed"
 
 
-@pytest.mark.parametrize("knobs", [{"at_tokens": 0}, {"keep_turns": -1}, {"model": " "}, {"at_tokens": True}])
+@pytest.mark.requirement("run.history.compress")
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"at_tokens": 0},
+        {"at_tokens": True},
+        {"at_turns": 0},
+        {"keep_turns": -1},
+        {"keep_turns": 4, "at_turns": 4},
+        {"model": " "},
+    ],
+)
 def test_a_rule_outside_its_range_is_refused_when_it_is_given(knobs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
         Compaction(**knobs)

@@ -40,6 +40,7 @@ histories = st.builds(History, st.integers(0, 2**32), st.integers(16, 800))
 NAMES = (*TOOLS, "nowhere")
 ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"bad": True})
 VERDICTS: tuple[Verdict, ...] = ("ok", "ok", "ok", "unknown", "invalid", "blocked", "answered")
+SUMMARIES = (CompactionRule(), CompactionRule(at_tokens=100), CompactionRule(at_tokens=40, at_turns=9))
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
 
 
@@ -86,7 +87,7 @@ def some_limits(c: Choices) -> Limits:
         max_children=c.of((3, 3, 1)),
         max_depth=c.of((3, 3, 3, 0)),
         tool_output_budget_bytes=c.of((None, None, 0, 25)),
-        compaction=c.of((None, None, CompactionRule(), CompactionRule(at_tokens=100), CompactionRule(at_tokens=40))),
+        compaction=c.of((None, None, *SUMMARIES)),
     )
 
 
@@ -147,7 +148,8 @@ def something_happens(world: World, c: Choices) -> None:
     elif kind == 16 and world.state.compaction.in_force:
         world.restore()
     elif world.running:
-        world.tokens, world.spare = world.tokens + 30 * c.number(2), c.of((50, 50, 0))
+        grown = c.number(2)
+        world.tokens, world.turns, world.spare = world.tokens + 30 * grown, world.turns + grown, c.of((50, 50, 0))
         work_ends(world, c)
     else:
         world.resume()

@@ -17,7 +17,7 @@ from weftline.kernel.entries import AttemptStarted, Limits
 from weftline.kernel.state import CallModel, Compact
 from weftline.messages import Usage
 
-from .world import ESTIMATE, SECOND, Fault, World, call, text
+from .world import ESTIMATE, SECOND, Ask, Fault, World, call, text
 
 RULE = CompactionRule(at_tokens=90)
 OVERFLOW = Fault("context_window")
@@ -78,6 +78,17 @@ def test_nothing_is_asked_for_where_nothing_can_be_left_out() -> None:
     world.tokens, world.spare = 1000, 0
     assert world.play(call("look"), text()).end.status == "succeeded"
     assert len(world.heads(CompactionStarted)) == 1
+
+
+def test_turns_are_a_limit_too_and_one_that_fails_waits_for_more_of_them() -> None:
+    world = world_of(CompactionRule(at_turns=8))
+    for turns, expected in ((7, 0), (8, 1), (9, 1), (10, 2), (11, 2)):
+        world.turns = turns
+        world.reply(call(Ask("look", {"x": turns})))
+        world.finish(world.tool_calls[0])
+        for running in world.summaries:
+            world.not_summarized(running)
+        assert len(world.heads(CompactionStarted)) == expected, turns
 
 
 def test_a_refused_request_is_made_shorter_and_sent_again() -> None:

@@ -175,8 +175,8 @@ class World:
     def __init__(self, limits: Limits | None = None, *, gated: bool = False) -> None:
         self.gated = gated
         """Whether the run's agent has gates."""
-        self.tokens, self.spare = 100, 50
-        """How large the next request is, and how much of that a summary would replace."""
+        self.tokens, self.spare, self.turns = 100, 50, 0
+        """How large the next request is, how much of that a summary would replace, and how many turns it has."""
         self.entries: list[Entry] = []
         self.state = State()
         self.content = Content()
@@ -198,7 +198,7 @@ class World:
             if isinstance(head, AttemptStarted):
                 head = replace(head, model=MODEL, estimate=ESTIMATE)
             elif isinstance(head, ContextMeasured):
-                head = replace(head, tokens=self.tokens, spare=self.spare)
+                head = replace(head, tokens=self.tokens, spare=self.spare, turns=self.turns)
             elif isinstance(head, CompactionStarted):
                 head = replace(head, model=MODEL.id, estimate=ESTIMATE)
             self.entries.append(Entry(self.clock, head, self.content.body(head, new.text), new.text))
@@ -384,7 +384,7 @@ class World:
         """The model has written a summary, with which a request has `after` tokens."""
         self.running.remove(command)
         made = self.summary_outcome(command, after=after)
-        self.tokens = after
+        self.tokens, self.turns = after, 0
         return self.offer(made)
 
     def summary_outcome(self, command: Compact, *, after: int = 40) -> ContextCompacted:

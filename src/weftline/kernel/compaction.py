@@ -4,10 +4,10 @@
                                   │
                                   └──────▶ failed        the run goes on as it is
 
-Before each turn the request is measured. One that is too large is made shorter; whatever comes of that, the next try
-has to wait until the conversation has grown by a quarter of the limit. A request that the model itself refuses as too
-long is measured again: then fewer turns are kept, and it is tried once in a turn. A summary never ends a run: if
-there is none, the run goes on as it would without these rules.
+Before each turn the request is measured. One that is too large, or has too many turns, is made shorter; whatever comes
+of that, the next try has to wait until the conversation has grown by a quarter of the limit. A request that the model
+itself refuses as too long is measured again: then fewer turns are kept, and it is tried once in a turn. A summary never
+ends a run: if there is none, the run goes on as it would without these rules.
 """
 
 from __future__ import annotations
@@ -50,15 +50,25 @@ def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> CompactionFa
 def before_request(s: State) -> Decision | None:
     """What comes before a turn's first request; None if it can be sent as it is."""
     rule, c = s.limits.compaction, s.compaction
-    if rule is None or rule.at_tokens is None or c.undone:
+    if rule is None or c.undone or (rule.at_tokens is None and rule.at_turns is None):
         return None
     if s.attempt.number or s.step == "answered":
         return None  # measured already, or the provider goes on in the middle of its own tools
     if c.measured != s.turn:
         return Decision((New(ContextMeasured(s.turn)),))
-    if c.spare > 0 and c.tokens > max(rule.at_tokens, c.not_below):
+    if c.spare > 0 and is_too_large(s, tokens=c.tokens, turns=c.turns):
         return _begin(s, "size")
     return None
+
+
+def is_too_large(s: State, *, tokens: int, turns: int) -> bool:
+    """Whether a request of this size is to be made shorter before it is sent."""
+    rule, c = s.limits.compaction, s.compaction
+    if rule is None:
+        return False
+    if rule.at_tokens is not None and tokens > max(rule.at_tokens, c.not_below):
+        return True
+    return rule.at_turns is not None and turns >= max(rule.at_turns, c.turns_not_below)
 
 
 def after_overflow(s: State) -> Decision | None:
@@ -90,7 +100,7 @@ def measured(s: State, head: ContextMeasured) -> State:
         again = head.spare > 0
         c = replace(c, overflow=head.turn, again=again, failures=0, retry_at=None, tokens=head.tokens)
     else:
-        c = replace(c, measured=head.turn, tokens=head.tokens, spare=head.spare)
+        c = replace(c, measured=head.turn, tokens=head.tokens, spare=head.spare, turns=head.turns)
     return replace(s, version=s.version + 1, compaction=c)
 
 
@@ -112,7 +122,7 @@ def failed(s: State, head: CompactionFailed) -> State | None:
     if by_provider and c.cause == OVERFLOW:
         c = replace(c, again=head.retryable, failures=c.failures + 1, retry_at=head.retry_at)
     elif by_provider:
-        c = replace(c, not_below=c.tokens + _step(s))
+        c = replace(c, not_below=c.tokens + _step(s), turns_not_below=c.turns + _turns_step(s))
     return replace(s, version=s.version + 1, compaction=c, totals=_spent(s.totals, head, by_provider))
 
 
@@ -120,7 +130,7 @@ def compacted(s: State, head: ContextCompacted) -> State | None:
     c = s.compaction
     if head.number and not _is_open(c, head.number):
         return None
-    c = replace(c, in_force=True, not_below=(head.left or head.after) + _step(s))
+    c = replace(c, in_force=True, not_below=(head.left or head.after) + _step(s), turns_not_below=0)
     if not head.number:
         return replace(s, version=s.version + 1, compaction=c)
     c = replace(c, open=False, lost=False, again=False, tokens=head.after, spare=0)
@@ -144,6 +154,11 @@ def _step(s: State) -> int:
     """How much the conversation has to grow before the next summary because of its size."""
     rule = s.limits.compaction
     return 0 if rule is None or rule.at_tokens is None else rule.at_tokens // 4
+
+
+def _turns_step(s: State) -> int:
+    rule = s.limits.compaction
+    return 0 if rule is None or rule.at_turns is None else max(rule.at_turns // 4, 1)
 
 
 def _spent(totals: Totals, head: CompactionFailed | ContextCompacted, by_provider: bool) -> Totals:

@@ -26,9 +26,11 @@ class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     keep_turns: int = 4
     """How many of the latest turns stay as they are."""
     at_tokens: int | None = None
-    """The estimate above which a request is made shorter; None to wait until a model refuses one."""
+    """The estimate above which a request is made shorter. With neither limit, that waits until a model refuses one."""
     model: str = ""
     """The model that writes summaries; "" for the run's own."""
+    at_turns: int | None = None
+    """The number of turns at which a request is made shorter whatever its size."""
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):
@@ -41,6 +43,8 @@ class ContextMeasured(_Head, frozen=True, tag="context.measured"):
     cause: Cause = "size"
     tokens: int = 0
     spare: int = 0
+    turns: int = 0
+    """How many turns it would have, without those that a summary stands for already."""
 
 
 class CompactionStarted(_Head, frozen=True, tag="compaction.started"):

@@ -201,8 +201,12 @@ class Compaction(Room, frozen=True):
     tokens: int = 0
     spare: int = 0
     """How much of these a summary would replace."""
+    turns: int = 0
+    """Of the request that was measured."""
     not_below: int = 0
     """No further summary is made because of the size before it exceeds this."""
+    turns_not_below: int = 0
+    """And none because of the number of turns before it has reached this."""
     overflow: int = -1
     """The latest turn whose request the model refused as too long."""
     again: bool = False

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from weftline import prompts_compaction as prompts
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
+from weftline.kernel.compaction import is_too_large
 from weftline.kernel.context import Cause, CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.state import Compact, State
 from weftline.log_context import fields
-from weftline.messages import Message, User
+from weftline.messages import Assistant, Message, User
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
@@ -46,7 +47,10 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
     match head:
         case ContextMeasured():
             tokens = work.conversation.estimate(work.toolbox or EMPTY)
-            return Draft(replace(head, tokens=tokens, spare=_spare(state, work, tokens, head.cause)))
+            turns = _turns(work)
+            looked_for = head.cause == "context_window" or is_too_large(state, tokens=tokens, turns=turns)
+            spare = _spare(state, work, head.cause) if looked_for else 0
+            return Draft(replace(head, tokens=tokens, spare=spare, turns=turns))
         case CompactionStarted():
             model = _resolved(state, work)
             estimate = min(state.compaction.tokens, _max_bytes(state, model, head.cause) // BYTES_PER_TOKEN)
@@ -57,12 +61,15 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
             return Draft(replace(head, cost_nusd=cost), bodies.encode(bodies.FailedBody(head.reason)))
 
 
-def _spare(state: State, work: WorkingSet, tokens: int, cause: Cause) -> int:
-    """How many of these tokens a summary would replace. Not looked for where there will be none anyway."""
-    rule = state.limits.compaction
-    at_tokens = None if rule is None else rule.at_tokens
-    if cause == "size" and (at_tokens is None or tokens <= max(at_tokens, state.compaction.not_below)):
-        return 0
+def _turns(work: WorkingSet) -> int:
+    """The turns of the conversation after what a summary stands for."""
+    conversation = work.conversation
+    upto = 0 if conversation.cut is None else conversation.cut.upto
+    return sum([isinstance(message, Assistant) for message in conversation.messages[upto:]])
+
+
+def _spare(state: State, work: WorkingSet, cause: Cause) -> int:
+    """How many tokens a summary would replace."""
     span = _span(work)
     cut = _new_cut(state, span, cause)
     left = 0 if cut is None else sum([message_bytes(span.messages[at]) for at in span.fresh(cut)])
