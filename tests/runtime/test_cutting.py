@@ -91,6 +91,19 @@ def test_the_first_message_and_the_latest_turns_are_kept_as_they_are(messages: l
     assert all(at >= cut.upto for at in answers[len(answers) - turns :])
 
 
+@given(histories(), histories(), st.integers(0, 4), causes)
+def test_what_a_run_was_asked_stays_however_much_it_has_done_since(
+    begun: list[Message], since: list[Message], turns: int, cause: Cause
+) -> None:
+    own = Conversation(begun).own_input
+    messages = [*begun, *[message for message in since[:-1] if not isinstance(message, System)]]
+    cut = new_cut(Span(messages, own), keep_turns=turns, cause=cause)
+    assert messages[own[-1]] is begun[-1]
+    if cut is not None:
+        assert not [at for at in own if cut.left_out(at)]
+        assert are_paired(with_summary(messages, cut.upto, SummaryBody("So far.", cut.kept)))
+
+
 @given(histories(), st.integers(0, 4))
 def test_a_refused_request_loses_half_of_itself_or_all_that_it_can(messages: list[Message], turns: int) -> None:
     span = span_of(messages)
