@@ -25,11 +25,15 @@ BASE = frozenset(
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
-    | {"weftline.prompts_people", "weftline.prompts_skills"}
+    | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_skills"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
-SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
+SHELL = (
+    MIDDLE
+    | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
+    | {"weftline.prompts_compaction"}
+)
 ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 TOP = SHELL | {
@@ -66,6 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),
     "weftline.prompts_behavior": frozenset(),
     "weftline.prompts_files": frozenset(),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.entries import Limits
 from weftline.messages import (
     Assistant,
@@ -115,6 +116,7 @@ EXAMPLE = replace(
         nobody_to_ask=True,
         four_eyes=True,
         in_doubt="ask",
+        compaction=CompactionRule(keep_turns=2, at_tokens=50_000, model="openai:gpt-5"),
     ),
     requested_by="key:ann",
 )
@@ -206,6 +208,7 @@ def test_every_field_is_stored_defaults_too() -> None:
 def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
     assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
+    assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

@@ -12,6 +12,7 @@ PUBLIC = [
     "BeforeModel",
     "Behavior",
     "ChildToolGate",
+    "Compaction",
     "Conflict",
     "ContextBuilt",
     "Engine",

@@ -16,6 +16,7 @@ __all__ = [
     "BeforeModel",
     "Behavior",
     "ChildToolGate",
+    "Compaction",
     "Conflict",
     "ContextBuilt",
     "Engine",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from weftline.agent.asking import Await
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.calling import Hook, hook
+    from weftline.agent.compaction import Compaction
     from weftline.agent.context import RunContext, RunInfo
     from weftline.agent.disclosure import tool_search
     from weftline.agent.engine import Engine
@@ -119,6 +121,7 @@ else:
         "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
         "Behavior": "weftline.agent.behavior",
+        "Compaction": "weftline.agent.compaction",
         "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",

@@ -203,6 +203,27 @@ class FinalForced(Event, frozen=True):
     reason: str
 
 
+class ContextCompacted(Event, frozen=True):
+    """Requests have a summary in place of the older messages from here on. Sizes are estimates, in tokens.
+
+    `inherited` if it comes from an earlier run of the thread. `usage` and `cost_usd` are what it took to write it.
+    """
+
+    summary: str
+    tokens_before: int = 0
+    tokens_after: int = 0
+    model: str = ""
+    inherited: bool = False
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
+class ContextRestored(Event, frozen=True):
+    """The summary was taken back: requests have the whole conversation again."""
+
+    by: str = ""
+
+
 class RunPaused(Event, frozen=True):
     """Nothing more begins until the run is resumed. `by` is who asked for that; `labels` are theirs."""
 
@@ -264,6 +285,8 @@ AnyEvent: TypeAlias = (
     | LoopDetected
     | BudgetExceeded
     | FinalForced
+    | ContextCompacted
+    | ContextRestored
     | RunPaused
     | RunResumed
     | RunEnded

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from weftline import prompts
 from weftline.kernel import bodies
+from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import (
     AttemptFailed,
     AwaitOpened,
@@ -59,6 +60,10 @@ class Content:
                 return bodies.encode(bodies.TextBody(text)) if text else b""
             case OutputRejected():
                 return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))
+            case CompactionFailed():
+                return bodies.encode(bodies.FailedBody(f"The summary failed: {head.cls}."))
+            case ContextCompacted():
+                return bodies.encode(bodies.SummaryBody("They met.", (0,), "demo"))
             case MessageQueued():
                 return bodies.encode(User.of(f"Message {head.id}"))
             case MessagesTaken():

@@ -12,11 +12,13 @@ from typing import NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Asks, AwaitOutcome, Effect, How, Limits, Over, Verdict
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
+    Compact,
     Consult,
     ConsultAwait,
     FinishChild,
@@ -49,6 +51,7 @@ NAMES = (*TOOLS, "nowhere")
 ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"bad": True})
 VERDICTS: tuple[Verdict, ...] = ("ok", "ok", "ok", "unknown", "invalid", "blocked", "answered")
 SAID: tuple[AwaitOutcome, ...] = ("approved", "approved", "denied", "answered")
+SUMMARIES = (CompactionRule(), CompactionRule(at_tokens=100), CompactionRule(at_tokens=40, at_turns=9))
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
 
 
@@ -101,6 +104,7 @@ def some_limits(c: Choices) -> Limits:
         await_gate=c.chance(3),
         nobody_to_ask=c.chance(6),
         in_doubt=c.of(("report", "ask")),
+        compaction=c.of((None, None, *SUMMARIES)),
     )
 
 
@@ -108,6 +112,8 @@ def some_reply(c: Choices) -> Reply | Fault:
     kind = c.number(24)
     if kind == 0:
         return Fault("overloaded", retryable=True, retry_after_us=c.of((None, 0, SECOND, 60 * SECOND)))
+    if kind == 1 and c.chance(2):
+        return Fault("context_window")
     if kind == 2:
         return Fault("invalid_request") if c.chance(4) else Fault("timeout", retryable=True)
     if kind == 3:
@@ -157,7 +163,11 @@ def something_happens(world: World, c: Choices) -> None:
         world.say(c.of(SAID), c.of(world.awaits), digest=c.of(("", "", "", "edited")))
     elif kind in (13, 14, 15) and world.children:
         world.child_ends(c.of(world.children), c.of(("succeeded", "failed", "cancelled")))
+    elif kind in (16, 17) and world.state.compaction.in_force:
+        world.restore()
     elif world.running:
+        grown = c.number(2)
+        world.tokens, world.turns, world.spare = world.tokens + 30 * grown, world.turns + grown, c.of((50, 50, 0))
         work_ends(world, c)
     else:
         world.resume()
@@ -191,6 +201,18 @@ def work_ends(world: World, c: Choices) -> None:
             world.child_finished(command)
         case CheckOutput():
             world.checked(command, accepted=not c.chance(4))
+        case Compact():
+            summary_ends(world, c, command)
+
+
+def summary_ends(world: World, c: Choices, command: Compact) -> None:
+    match c.number(4):
+        case 0:
+            world.not_summarized(command, retryable=c.chance(2), retry_after_us=c.of((None, 0, SECOND)))
+        case 1:
+            world.not_summarized(command, "useless")
+        case _:
+            world.summarized(command, after=c.of((40, 90, 150)))
 
 
 def clients_asked(world: World) -> list[int]:
@@ -250,6 +272,8 @@ def _carry_out(world: World) -> None:
         world.reply(Reply("Done."))
     elif isinstance(command, CheckOutput):
         world.checked(command)
+    elif isinstance(command, Compact):
+        world.summarized(command)
     elif not still_stands(world, command):
         world.running.remove(command)
     elif isinstance(command, Consult):

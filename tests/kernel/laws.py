@@ -8,6 +8,13 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.kernel.entries import (
     AskedCall,
     AttemptFailed,
@@ -160,7 +167,7 @@ def calls_open_before_they_start_and_close_once(log: Log) -> None:
 
 def _only_closings_until_the_end(log: Log, position: int) -> bool:
     rest = heads(log)[position + 1 :]
-    closings = CallOpened | CallClosed | AwaitClosed | AttemptFailed | RunEnded
+    closings = CallOpened | CallClosed | AwaitClosed | AttemptFailed | CompactionFailed | RunEnded
     return bool(rest) and all(isinstance(head, closings) for head in rest)
 
 
@@ -171,7 +178,7 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
         match head:
             case CancelRequested():
                 cancelled = True
-            case AttemptStarted() | CallStarted() | AwaitOpened():
+            case AttemptStarted() | CallStarted() | AwaitOpened() | CompactionStarted():
                 assert not cancelled
             case CallOpened():
                 assert not cancelled or head.blocked
@@ -211,7 +218,7 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
                 assert head.outcome != "expired" or (deadline is not None and deadline <= now)
             case CallStarted(child=child) if child:
                 assert not paused  # it may have been in the making when a deadline passed
-            case AttemptStarted() | CallStarted():
+            case AttemptStarted() | CallStarted() | CompactionStarted():
                 assert not paused
                 assert all(deadline > now for deadline in deadlines.values())
             case _:
@@ -361,7 +368,7 @@ def usage_and_active_time_are_sums(log: Log) -> None:
     usage, active_us = Usage(), 0
     for head in heads(log):
         match head:
-            case AttemptFailed() | TurnCompleted():
+            case AttemptFailed() | TurnCompleted() | CompactionFailed() | ContextCompacted():
                 usage += head.usage
                 active_us += head.active_us
             case CallClosed():
@@ -415,6 +422,47 @@ def no_await_is_forgotten_or_closed_twice(log: Log) -> None:
                 pass
 
 
+def summaries_end_once_and_never_the_run(log: Log) -> None:
+    """K28: one at a time, only with nothing else under way, none twice, and not again and again for the same size."""
+    rule = limits_of(log).compaction
+    number, is_open, attempt_open, not_below, cause = 0, False, False, 0, "size"
+    undone, tokens, turns = False, 0, 0
+    for head in heads(log):
+        match head:
+            case ContextMeasured():
+                tokens, turns = head.tokens, head.turns
+            case CompactionStarted():
+                assert rule is not None
+                assert not is_open
+                assert not attempt_open
+                assert head.number == number + 1
+                number, is_open, cause = head.number, True, head.cause
+                if cause == "size":
+                    assert not undone
+                    large = rule.at_tokens is not None and tokens > max(rule.at_tokens, not_below)
+                    assert large or (rule.at_turns is not None and turns >= rule.at_turns)
+            case ContextCompacted() | CompactionFailed():
+                assert is_open
+                assert head.number == number
+                is_open = False
+                step = (rule.at_tokens or 0) // 4 if rule is not None else 0
+                if isinstance(head, ContextCompacted):
+                    not_below = head.after + step
+                elif cause == "size" and head.reason in ("error", "useless"):
+                    not_below = tokens + step
+            case ContextRestored():
+                undone = True
+            case AttemptStarted():
+                assert not is_open
+                attempt_open = True
+            case AttemptFailed() | TurnCompleted():
+                attempt_open = False
+            case RunEnded():
+                assert not is_open
+            case _:
+                pass
+
+
 def no_call_begins_without_the_grant_it_needs(log: Log) -> None:
     """K27: bound to the digest of what begins, given by somebody, and not too old."""
     ttl_us = limits_of(log).grant_ttl_us
@@ -438,6 +486,20 @@ def no_call_begins_without_the_grant_it_needs(log: Log) -> None:
                 pass
 
 
+def an_overflow_is_answered_by_one_summary_in_a_turn(log: Log) -> None:
+    """K29: a request that stays too long ends the run, or goes to the next model, instead of being cut for ever."""
+    made: Counter[int] = Counter()
+    for head in heads(log):
+        match head:
+            case CompactionStarted() if head.cause == "context_window":
+                assert not made[head.turn]
+            case AttemptStarted() if head.cause == "context_window":
+                made[head.turn] += 1
+                assert made[head.turn] <= 1 + limits_of(log).fallbacks
+            case _:
+                pass
+
+
 LAWS = (
     no_await_is_forgotten_or_closed_twice,
     no_call_begins_without_the_grant_it_needs,
@@ -453,6 +515,8 @@ LAWS = (
     doubt_blocks_the_same_call,
     usage_and_active_time_are_sums,
     no_run_ends_over_an_open_child,
+    summaries_end_once_and_never_the_run,
+    an_overflow_is_answered_by_one_summary_in_a_turn,
 )
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weftline.kernel import context
 from weftline.kernel import entries as vocabulary
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
@@ -40,6 +41,7 @@ from weftline.kernel.evolve import evolve, fold
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
+    Compact,
     Consult,
     ConsultAwait,
     Decision,
@@ -177,6 +179,8 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
             late.append((vocabulary.AwaitPassed(command.id), 0))
         elif isinstance(command, CheckOutput):
             late.append((OutputAccepted(command.turn), 0))
+        elif isinstance(command, Compact):
+            late.append((world.summary_outcome(command), 0))
         else:
             closing = CallClosed(command.turn, command.index, "c", "look", "returned")
             late.append((closing, command.attempt))
@@ -285,6 +289,8 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = OutputAccepted(command.turn), 0
         elif isinstance(command, ConsultAwait):
             outcome, attempt = vocabulary.AwaitPassed(command.id), 0
+        elif isinstance(command, Compact):
+            outcome, attempt = world.summary_outcome(command), 0
         else:
             outcome, attempt = world.closing(command.index), command.attempt
             assert not accepts(disturbed, outcome, attempt=command.attempt + 1)
@@ -433,6 +439,11 @@ any_fact: st.SearchStrategy[Fact] = st.one_of(
     st.builds(vocabulary.FinalForced, st.sampled_from(["loop_detected", "max_tool_turns"])),
     st.builds(MessageQueued, st.sampled_from(["a", "b"]), st.sampled_from(["steer", "follow_up"])),
     st.builds(vocabulary.MessagesTaken, ids),
+    st.builds(context.ContextMeasured, small, st.sampled_from(["size", "context_window"]), small, small),
+    st.builds(context.CompactionStarted, small, small, st.sampled_from(["size", "context_window"])),
+    st.builds(context.CompactionFailed, small, st.sampled_from(["error", "useless", "abandoned"]), active_us=small),
+    st.builds(context.ContextCompacted, small, small, small, small, active_us=small),
+    st.just(context.ContextRestored()),
     st.just(RunPaused()),
     st.just(RunResumed()),
     st.just(CancelRequested()),

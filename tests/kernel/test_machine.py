@@ -7,12 +7,14 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import AwaitOutcome, Effect, How, Limits, Verdict
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
+    Compact,
     Consult,
     ConsultAwait,
     Decision,
@@ -50,6 +52,7 @@ limits = st.builds(
     await_gate=st.booleans(),
     nobody_to_ask=st.sampled_from([False, False, True]),
     in_doubt=st.sampled_from(["report", "ask"]),
+    compaction=st.sampled_from([None, CompactionRule(), CompactionRule(at_tokens=30)]),
 )
 
 
@@ -92,6 +95,7 @@ class RunMachine(RuleBasedStateMachine):
                 Fault("overloaded", retryable=True, retry_after_us=2 * SECOND),
                 Fault("timeout", retryable=True),
                 Fault("auth"),
+                Fault("context_window"),
             ]
         )
     )
@@ -105,6 +109,8 @@ class RunMachine(RuleBasedStateMachine):
             self.world.model_ends(command, reply)
         elif isinstance(command, CheckOutput):
             self.world.checked(command)
+        elif isinstance(command, Compact):
+            self.world.summarized(command)
         elif isinstance(command, Consult):
             self.gates_decide(command, None)
         elif isinstance(command, StartChild | FinishChild):

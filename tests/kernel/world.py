@@ -16,6 +16,13 @@ from weftline.canonical import canonical_value, digest
 from weftline.kernel import guards
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import await_id
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     RULES,
@@ -56,6 +63,7 @@ from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Command,
+    Compact,
     Consult,
     ConsultAwait,
     FinishChild,
@@ -183,6 +191,8 @@ class World:
     def __init__(self, limits: Limits | None = None, *, gated: bool = False) -> None:
         self.gated = gated
         """Whether the run's agent has gates."""
+        self.tokens, self.spare, self.turns = 100, 50, 0
+        """How large the next request is, how much of that a summary would replace, and how many turns it has."""
         self.entries: list[Entry] = []
         self.state = State()
         self.content = Content()
@@ -203,6 +213,10 @@ class World:
             head = new.head
             if isinstance(head, AttemptStarted):
                 head = replace(head, model=MODEL, estimate=ESTIMATE)
+            elif isinstance(head, ContextMeasured):
+                head = replace(head, tokens=self.tokens, spare=self.spare, turns=self.turns)
+            elif isinstance(head, CompactionStarted):
+                head = replace(head, model=MODEL.id, estimate=ESTIMATE)
             self.entries.append(Entry(self.clock, head, self.content.body(head, new.text), new.text))
             self.state = evolve(self.state, head, self.clock)
 
@@ -394,6 +408,39 @@ class World:
         self.running.remove(command)
         return self.offer(OutputAccepted(command.turn) if accepted else OutputRejected(command.turn))
 
+    def summarized(self, command: Compact, *, after: int = 40) -> bool:
+        """The model has written a summary, with which a request has `after` tokens."""
+        self.running.remove(command)
+        made = self.summary_outcome(command, after=after)
+        self.tokens, self.turns = after, 0
+        return self.offer(made)
+
+    def summary_outcome(self, command: Compact, *, after: int = 40) -> ContextCompacted:
+        usage = Usage(input=9, output=4)
+        return ContextCompacted(command.number, 3, self.tokens, after, usage=usage, cost_nusd=5, active_us=13)
+
+    def not_summarized(
+        self,
+        command: Compact,
+        reason: Literal["error", "useless"] = "error",
+        *,
+        retryable: bool = False,
+        retry_after_us: int | None = None,
+    ) -> bool:
+        self.running.remove(command)
+        retry_at = None if retry_after_us is None else self.clock + retry_after_us
+        usage = Usage(input=9)
+        return self.offer(
+            CompactionFailed(command.number, reason, "server", retryable, retry_at, usage, cost_nusd=5, active_us=13)
+        )
+
+    @property
+    def summaries(self) -> list[Compact]:
+        return [command for command in self.running if isinstance(command, Compact)]
+
+    def restore(self) -> bool:
+        return self.offer(ContextRestored("ops"))
+
     @property
     def consults(self) -> list[Consult]:
         return [command for command in self.running if isinstance(command, Consult)]
@@ -426,6 +473,8 @@ class World:
                     self.code_answers(command)
                 case CheckOutput():
                     self.checked(command)
+                case Compact():
+                    self.summarized(command)
         return self
 
     # People and clients.

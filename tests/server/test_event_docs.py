@@ -89,6 +89,8 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
         "messages_taken",
         "child_started",
         "child_ended",
+        "context_compacted",
+        "context_restored",
     }
 
 

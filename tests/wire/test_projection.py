@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from weftline.kernel import bodies
+from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     FACTS,
     PROVIDER_CALL,
@@ -259,6 +260,7 @@ def test_the_end_says_how_and_what_was_used(head: RunEnded, body: bodies.EndedBo
         (RunPaused("look", "ops"), "run_paused", {"reason": "look", "requestedBy": "ops"}),
         (RunResumed("go", "ops"), "run_resumed", {"notes": "go", "requestedBy": "ops"}),
         (FinalForced("max_turns"), "final_forced", {"reason": "max_turns"}),
+        (ContextRestored("ops"), "context_restored", {"requestedBy": "ops"}),
     ],
 )
 def test_small_facts_are_events_of_their_own(head: Fact, kind: str, payload: Any) -> None:
@@ -270,6 +272,13 @@ def test_what_the_model_was_told_in_between_is_shown() -> None:
     assert event(MessagesTaken(("m",)), taken) == ("messages_taken", {"texts": ["Trains only."]})
     rejected = {"turn": 3, "message": "Once more."}
     assert event(OutputRejected(3), bodies.TextBody("Once more.")) == ("output_rejected", rejected)
+
+
+def test_a_summary_is_shown_with_its_sizes_and_its_cost() -> None:
+    head = ContextCompacted(1, 7, 900, 200, usage=Usage(input=9, output=4), cost_nusd=5_000_000)
+    shown = {"summary": "They met.", "tokensBefore": 900, "tokensAfter": 200, "model": "lab:small", "inherited": False}
+    spent = {"tokens": USED["tokens"], "costUsd": 0.005}
+    assert event(head, bodies.SummaryBody("They met.", (0,), "lab:small")) == ("context_compacted", {**shown, **spent})
 
 
 def test_a_log_of_older_code_has_no_texts_of_messages_that_were_taken() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from weftline.agent.compaction import Compaction
 from weftline.errors import InvalidRequest
 
 Hasher: TypeAlias = Callable[[Mapping[str, Any]], str]
@@ -111,6 +112,8 @@ class Behavior:
     """With `tail`: how large the results in a request may be before older ones are replaced by stubs."""
     compact_keep_turns: int | None = None
     """With `tail`: how many of the latest turns keep their results."""
+    compaction: Compaction | None = None
+    """When a model sums up the older messages for all requests from then on."""
     elide_stale_reads: bool | None = None
     """Whether requests have a stub in place of what was read from a file that was changed later."""
     persist_threshold_bytes: int | None = None
@@ -166,6 +169,8 @@ class Behavior:
             values["tool_budgets"] = {tool: _budget(one) for tool, one in budgets.items()}
         if "thinking_decay" in values:
             values["thinking_decay"] = ThinkingDecay(**values["thinking_decay"])
+        if "compaction" in values:
+            values["compaction"] = Compaction(**values["compaction"])
         if "tool_search" in values:
             values["tool_search"] = ToolSearch(**values["tool_search"])
         return cls(**values)

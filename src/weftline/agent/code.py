@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -160,6 +160,9 @@ class AgentCode:
             self.fault = failed.__cause__
             raise CodeFailed(str(failed), code="hook_failed") from failed
 
+    def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
+        return self._shaper.active_contents(messages, memory)
+
     def received(self, message: Assistant) -> Assistant:
         return self._frame.aliases.received(message)
 
@@ -245,7 +248,7 @@ class AgentCode:
             return replace(_blocked(call, verdict.blocked), yields=verdict.yields, over=verdict.over)
         if call.tool is None or not fits:
             return replace(await self._unfit(call), over=verdict.over, steer=verdict.steer)
-        allowed = "" if gate.asks is not None else self._preapproved(call, _object(final), context)
+        allowed = "" if gate.asks is not None else self._preapproved(call, object_of(final), context)
         return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed)
 
     def _preapproved(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> str:

@@ -278,9 +278,7 @@ class Engine:
     ) -> Run[OutputT]:
         created: list[asyncio.Task[str]] = []
         try:
-            return await self.at_home(
-                lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask)
-            )
+            return await self.at_home(lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask))
         except asyncio.CancelledError:
             if not self.durable and "key" not in options:  # under a key it may be somebody else's run too
                 await asyncio.shield(self.at_home(lambda: self._abandon(created)))

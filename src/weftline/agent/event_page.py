@@ -43,6 +43,8 @@ NAMES: dict[type[Event], Names] = {
     events.LoopDetected: Names(("loop_detected",), ("loop.detected",)),
     events.BudgetExceeded: Names(("tool_budget_exceeded",), ("budget.exceeded",)),
     events.FinalForced: Names(("final_forced",), ("final.forced",)),
+    events.ContextCompacted: Names(("context_compacted",), ("context.compacted",)),
+    events.ContextRestored: Names(("context_restored",), ("context.restored",)),
     events.RunPaused: Names(("run_paused",), ("run.paused",)),
     events.RunResumed: Names(("run_resumed",), ("run.resumed",)),
     events.RunEnded: Names(("result", "error", "cancelled"), ("run.ended",)),

@@ -14,6 +14,7 @@ from weftline.agent.results import RETRYABLE
 from weftline.events import AnyEvent
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
+from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.messages import joined_text
 from weftline.plan import agent_of
@@ -150,6 +151,23 @@ def _forced(head: log.FinalForced, body: bytes) -> AnyEvent:
     return events.FinalForced(reason=head.reason)
 
 
+def _compacted(head: ContextCompacted, body: bytes) -> AnyEvent:
+    summary = bodies.decode_summary(body)
+    return events.ContextCompacted(
+        summary=summary.text,
+        tokens_before=head.before,
+        tokens_after=head.after,
+        model=summary.model,
+        inherited=not head.number,
+        usage=head.usage,
+        cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+    )
+
+
+def _restored(head: ContextRestored, body: bytes) -> AnyEvent:
+    return events.ContextRestored(by=head.requested_by)
+
+
 def _paused(head: log.RunPaused, body: bytes) -> AnyEvent:
     return events.RunPaused(reason=head.reason, by=head.requested_by, labels=_control(body).labels)
 
@@ -178,6 +196,8 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.LoopDetected: _looped,
     log.BudgetExceeded: _over_budget,
     log.FinalForced: _forced,
+    ContextCompacted: _compacted,
+    ContextRestored: _restored,
     log.RunPaused: _paused,
     log.RunResumed: _resumed,
     log.RunEnded: _ended,

@@ -12,6 +12,7 @@ from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.errors import Conflict
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
+from weftline.kernel.context import ContextRestored
 from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
 from weftline.messages import Message
 from weftline.plan import decode_plan
@@ -127,6 +128,15 @@ class Run(Generic[OutputT]):
     async def resume(self, notes: str = "", *, by: str = "") -> None:
         host = await self._engine.runtime()
         await host.resume(await self._key(), notes=notes, requested_by=by)
+
+    async def restore_context(self, *, by: str = "") -> bool:
+        """Takes a summary of older messages back: requests have the whole conversation again, from the next one on.
+
+        The run makes no further summary unless the model refuses a request as too long. Returns False if there is no
+        summary to take back.
+        """
+        host = await self._engine.runtime()
+        return await host.accept(await self._key(), ContextRestored(by))
 
     async def cancel(self, reason: str = "user", *, by: str = "") -> CancelReceipt:
         """Ends the run at once; returns what was stopped, what had finished and what is in doubt."""

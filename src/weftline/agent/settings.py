@@ -125,6 +125,7 @@ class Limits(Struct, frozen=True, kw_only=True):
             await_gate=await_gate,
             four_eyes=self.four_eyes,
             in_doubt=self.in_doubt,
+            compaction=None if behavior.compaction is None else behavior.compaction.rule,
         )
 
 

@@ -66,11 +66,11 @@ class RequestShaper:
                 messages,
                 threshold_bytes=behavior.compact_threshold_bytes or 0,
                 keep_turns=behavior.compact_keep_turns or 0,
-                keep=self._active_contents(messages, memory),
+                keep=self.active_contents(messages, memory),
             )
         return messages
 
-    def _active_contents(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> set[str]:
+    def active_contents(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> set[str]:
         """The calls whose results are what active skills say: those stay whole."""
         if not self._frame.skills:
             return set()

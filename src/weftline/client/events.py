@@ -91,6 +91,8 @@ _KINDS: dict[str, type[AnyEvent]] = {
     "loop_detected": events.LoopDetected,
     "tool_budget_exceeded": events.BudgetExceeded,
     "final_forced": events.FinalForced,
+    "context_compacted": events.ContextCompacted,
+    "context_restored": events.ContextRestored,
     "run_paused": events.RunPaused,
     "run_resumed": events.RunResumed,
 }
@@ -110,6 +112,8 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "count": ("consecutiveCount",),
     "hard": ("hardCutoff",),
     "by": ("by", "requestedBy"),
+    "tokens_before": ("tokensBefore",),
+    "tokens_after": ("tokensAfter",),
     "data": ("note",),
 }
 """The fields of events that have another name on the wire, or one of two."""
@@ -166,7 +170,7 @@ def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyE
         fields = _read(shape, payload) | {"run_id": run_id, "seq": seq}
         if shape is events.CallFinished:
             fields |= _outcome(payload)
-        elif shape is events.ChildEnded:
+        elif shape is events.ChildEnded or shape is events.ContextCompacted:
             fields["usage"] = usage_of(payload)
         elif kind == "local_tool_call":
             fields.setdefault("client", "local")

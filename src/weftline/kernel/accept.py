@@ -8,6 +8,7 @@ First come, first served; a refused fact changes nothing.
 
 from __future__ import annotations
 
+from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
     KNOWN_RULES,
@@ -78,6 +79,10 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return _leaves_to_people(s, head, attempt)
     if type(head) is OutputAccepted or type(head) is OutputRejected:
         return _awaits_check(s) and head.turn == s.turn - 1
+    if type(head) is ContextCompacted or type(head) is CompactionFailed:
+        return s.compaction.open and not s.compaction.lost and head.number == s.compaction.number
+    if type(head) is ContextRestored:
+        return s.compaction.in_force and not s.control.cancel
     if type(head) is RunPaused:
         return not s.control.cancel and not s.control.paused and s.limits.interrupts_allowed
     if type(head) is RunResumed:

@@ -163,13 +163,25 @@ class ControlBody(Struct, omit_defaults=True):
 
 
 class FailedBody(Struct, omit_defaults=True):
-    """Of `attempt.failed`: the error, the text streamed before it, and what the provider said about itself."""
+    """Of `attempt.failed` and `compaction.failed`: the error, the text streamed before it, and what the provider said
+    about itself.
+    """
 
     message: str
     text: str = ""
     code: str | None = None
     status: int | None = None
     retry_after_s: float | None = None
+
+
+class SummaryBody(Struct, omit_defaults=True):
+    """Of `context.compacted`: what the model reads in place of the messages, and which of them stay nevertheless."""
+
+    text: str
+    kept: tuple[int, ...] = ()
+    """The positions of these, in order."""
+    model: str = ""
+    """The one that wrote it."""
 
 
 class EndedBody(Struct, omit_defaults=True):
@@ -219,6 +231,7 @@ decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_control = Decoder(ControlBody).decode
 decode_failed = Decoder(FailedBody).decode
+decode_summary = Decoder(SummaryBody).decode
 decode_ended = Decoder(EndedBody).decode
 decode_taken = Decoder(TakenBody).decode
 decode_queued = Decoder(QueuedBody).decode

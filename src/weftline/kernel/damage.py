@@ -46,6 +46,8 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "final.forced": bodies.decode_text,
     "message.queued": bodies.decode_queued,
     "messages.taken": bodies.decode_taken,
+    "compaction.failed": bodies.decode_failed,
+    "context.compacted": bodies.decode_summary,
     "run.ended": bodies.decode_ended,
 }
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {

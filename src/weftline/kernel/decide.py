@@ -9,6 +9,7 @@ the calls of a turn, `endings` on the last append.
 from __future__ import annotations
 
 from weftline import prompts
+from weftline.kernel import compaction
 from weftline.kernel.batches import carry_on
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
@@ -26,6 +27,8 @@ def decide(s: State) -> Decision:
         return end(s, "failed", code="worker_error", text="The run's log is damaged, so the run cannot continue.")
     if s.control.cancel:
         return _cancelled(s)
+    if s.compaction.open:
+        return compaction.under_way(s)
     attempt = s.attempt
     if attempt.open:
         if attempt.lost:
@@ -39,6 +42,8 @@ def decide(s: State) -> Decision:
 
 
 def _cancelled(s: State) -> Decision:
+    if s.compaction.open:
+        return Decision((New(compaction.settled(s, "cancelled")),))
     if s.attempt.open:
         return Decision((New(settled(s, "cancelled")),))
     if s.open_children:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from weftline import prompts
+from weftline.kernel import compaction
 from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOutcome, CallClosed, CallOpened, How, RunEnded
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
@@ -38,6 +39,10 @@ def end(
         last = settled(s, "abandoned")
         append.append(New(last))
         usage = usage + last.usage
+    if s.compaction.open:
+        summary = compaction.settled(s, "abandoned")
+        append.append(New(summary))
+        usage = usage + summary.usage
     ended = RunEnded(
         status,
         code=code,
@@ -45,7 +50,7 @@ def end(
         finish=s.answer.finish,
         usage=usage,
         # What a call costs that is cut off here is not known here.
-        cost_nusd=None if s.totals.unpriced or s.attempt.open else s.totals.cost_nusd,
+        cost_nusd=None if s.totals.unpriced or s.attempt.open or s.compaction.open else s.totals.cost_nusd,
         turns=s.turn + (s.attempt.number > 0),
         attempts=s.totals.attempts,
         model=s.attempt.model,

@@ -16,6 +16,14 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionRule,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.messages import Usage
 
 FORMAT = 3
@@ -134,6 +142,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether the one who requested the run may not approve its calls."""
     in_doubt: Literal["report", "ask"] = "report"
     """Whether the model is told about a call that may or may not have happened, or a person is asked."""
+    compaction: CompactionRule | None = None
+    """When older messages are replaced by a summary in requests; None for never."""
 
 
 class ModelRef(Head, frozen=True):
@@ -522,6 +532,11 @@ Fact: TypeAlias = (
     | RunResumed
     | CancelRequested
     | TimerFired
+    | ContextMeasured
+    | CompactionStarted
+    | CompactionFailed
+    | ContextCompacted
+    | ContextRestored
     | RunEnded
 )
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
+from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
 
@@ -213,6 +214,40 @@ class Control(Room, frozen=True):
     queue: tuple[Queued, ...] = ()
 
 
+class Compaction(Room, frozen=True):
+    """Shorter requests: the summary under way, and what came of the earlier ones."""
+
+    number: int = 0
+    """Summaries begun."""
+    open: bool = False
+    lost: bool = False
+    """Begun by an earlier epoch."""
+    cause: Cause = "size"
+    """Of the latest one."""
+    estimate: int = 0
+    measured: int = -1
+    """The latest turn whose request was measured."""
+    tokens: int = 0
+    spare: int = 0
+    """How much of these a summary would replace."""
+    turns: int = 0
+    """Of the request that was measured."""
+    not_below: int = 0
+    """No further summary is made because of the size before it exceeds this."""
+    turns_not_below: int = 0
+    """And none because of the number of turns before it has reached this."""
+    overflow: int = -1
+    """The latest turn whose request the model refused as too long."""
+    again: bool = False
+    """Whether a summary may be tried because of that."""
+    failures: int = 0
+    retry_at: int | None = None
+    in_force: bool = False
+    """Requests have a summary in place of the older messages."""
+    undone: bool = False
+    """Someone has taken a summary back."""
+
+
 MAX_COST_NUSD = 10**18
 """A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
 
@@ -259,6 +294,7 @@ class State(Room, frozen=True):
     guards: Guards = Guards()
     control: Control = Control()
     totals: Totals = Totals()
+    compaction: Compaction = Compaction()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -268,7 +304,7 @@ class State(Room, frozen=True):
     @property
     def in_flight(self) -> bool:
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
-        if self.attempt.open:
+        if self.attempt.open or self.compaction.open:
             return True
         running = [self.batch.calls[index] for index in self.batch.running]
         return any(call.child is None and not call.awaiting for call in running)
@@ -361,7 +397,15 @@ class CheckOutput(Struct, frozen=True):
     turn: int
 
 
-Command: TypeAlias = CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait | CheckOutput
+class Compact(Struct, frozen=True):
+    """Ask a model for a summary of the older messages."""
+
+    number: int
+
+
+Command: TypeAlias = (
+    CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait | CheckOutput | Compact
+)
 
 
 class New(Struct, frozen=True):

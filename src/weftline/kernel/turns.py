@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weftline import prompts
+from weftline.kernel import compaction
 from weftline.kernel.endings import end
 from weftline.kernel.entries import AttemptStarted, FinalForced, FinalReason, MessagesTaken, ModelRef, OutputRejected
 from weftline.kernel.state import CheckOutput, Decision, New, State
@@ -14,6 +15,8 @@ def ask_model(s: State) -> Decision:
     attempt = s.attempt
     choice = attempt.choice
     if attempt.failure and (attempt.failure_final or attempt.failures > s.limits.max_retries):
+        if (shorter := compaction.after_overflow(s)) is not None:
+            return shorter
         if choice >= s.limits.fallbacks:
             return end(s, "failed", code=attempt.failure, reason=s.guards.final)
         choice += 1
@@ -23,6 +26,8 @@ def ask_model(s: State) -> Decision:
         return Decision((New(FinalForced(cap), prompts.FINAL_TURN[cap]),))
     if choice == attempt.choice and attempt.retry_at is not None and attempt.retry_at > s.now:
         return Decision(due_at=attempt.retry_at)
+    if s.limits.compaction is not None and (first := compaction.before_request(s)) is not None:
+        return first
     final = bool(s.guards.final)
     cause = (attempt.failure or "abandoned") if attempt.number else ""
     started = New(AttemptStarted(s.turn, attempt.number + 1, ModelRef(), final=final, cause=cause, choice=choice))

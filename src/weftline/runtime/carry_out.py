@@ -11,6 +11,7 @@ from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Command,
+    Compact,
     Consult,
     ConsultAwait,
     FinishChild,
@@ -20,6 +21,7 @@ from weftline.kernel.state import (
     State,
 )
 from weftline.runtime.children import finish_child, start_child
+from weftline.runtime.compacting import compact
 from weftline.runtime.consulting import check_output, consult, consult_await
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_call import call_model
@@ -46,5 +48,7 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
             return await consult_await(command, state, work, services)
         case CheckOutput():
             return await check_output(command, work)
+        case Compact():
+            return await compact(command, state, work, services, sink)
         case _:
             assert_never(command)

@@ -6,7 +6,7 @@ has none of it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -142,6 +142,10 @@ class RunCode(Protocol):
 
         Raises `CodeFailed` if the agent's code keeps the model from being asked.
         """
+        ...
+
+    def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
+        """The calls, by id, whose results no summary may take the place of."""
         ...
 
     def received(self, message: Assistant) -> Assistant:

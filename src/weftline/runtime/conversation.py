@@ -1,7 +1,8 @@
 """The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; `native` keeps each one as encoded for a provider.
+it is appended. Messages are only ever added at the end; requests are made from `shown`, which may have a summary in
+place of the older ones. `native` keeps each one of those as encoded for a provider.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, TurnBody
+from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
@@ -39,7 +41,6 @@ from weftline.messages import (
     Assistant,
     Image,
     Message,
-    System,
     Text,
     ToolResult,
     ToolResults,
@@ -48,6 +49,7 @@ from weftline.messages import (
     joined_text,
 )
 from weftline.plan import RunPlan
+from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
@@ -66,13 +68,13 @@ _PARTS = (
     OutputRejected,
     ResultsOverBudget,
     AttemptFailed,
+    ContextCompacted,
+    ContextRestored,
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
 _TYPES = frozenset(_PARTS)
 
-_OTHER_PART_BYTES = 100
-"""An image or a file is counted as little more than its name: what it costs depends on the model."""
 _NOT_COUNTED = frozenset[How](
     {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"}
 )
@@ -113,6 +115,11 @@ class Conversation:
         self.rejected = ""
         """What the model was told about its latest answer, if that was rejected."""
         self.size = size
+        self._whole_size = size
+        """The same without a summary."""
+        self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
+        """The summary in force."""
+        self._shown: list[Message] | None = None
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
         self._with_contents: list[Message] = []
@@ -130,6 +137,29 @@ class Conversation:
             if isinstance(message, Assistant):
                 return message.text
         return ""
+
+    @property
+    def shown(self) -> list[Message]:
+        """What a request is made from. The same list, which grows, until a summary is made or taken back."""
+        if self.compacted is None:
+            return self.messages
+        if self._shown is None:
+            head, body = self.compacted
+            self._shown = with_summary(self.messages, head.upto, body)
+        return self._shown
+
+    @property
+    def cut(self) -> Cut | None:
+        """What the summary in force stands for."""
+        return None if self.compacted is None else Cut(self.compacted[0].upto, self.compacted[1].kept)
+
+    @property
+    def own_input(self) -> range:
+        """Where the messages are that the run was begun with, after what it was told of an earlier conversation."""
+        first = self._given
+        while first > 0 and isinstance(self.messages[first - 1], User):
+            first -= 1
+        return range(first, self._given)
 
     def exchange(self) -> list[Message]:
         """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
@@ -171,12 +201,12 @@ class Conversation:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         if vision is not False:
             if not self.contents:
-                return self.messages
+                return self.shown
             shown = self._with_contents
-            shown += [_changed(message, self._filled) for message in self.messages[len(shown) :]]
+            shown += [_changed(message, self._filled) for message in self.shown[len(shown) :]]
             return shown
         shown = self._without_images
-        shown += [_changed(message, self._in_words) for message in self.messages[len(shown) :]]
+        shown += [_changed(message, self._in_words) for message in self.shown[len(shown) :]]
         return shown
 
     def _filled(self, part: UserPart) -> UserPart:
@@ -197,10 +227,16 @@ class Conversation:
         before = len(self.messages)
         self.messages[:0] = history
         self._given += len(self.messages) - before
-        self.native.clear()
-        self._with_contents.clear()
-        self._without_images.clear()
+        self._show_anew()
         self.size += size
+        self._whole_size += size
+
+    def _show_anew(self) -> None:
+        """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
+        self._shown = None
+        self.native = []
+        self._with_contents = []
+        self._without_images = []
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
@@ -221,7 +257,7 @@ class Conversation:
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 self._results.append((head.index, ToolResult(head.id, head.name, closed.parts, head.is_error)))
-                self.size += len(body)
+                self._grow(len(body))
                 if len(self._results) == self._open:
                     ordered = sorted(self._results, key=lambda result: result[0])
                     self._add(ToolResults(tuple([result for _, result in ordered])), 0)
@@ -247,6 +283,14 @@ class Conversation:
                     user = self._queued.pop(identity, None)
                     if user is not None:
                         self._add(user, len(user.text))
+            case ContextCompacted():
+                self.compacted = head, bodies.decode_summary(body)
+                self.size = head.size
+                self._show_anew()
+            case ContextRestored():
+                self.compacted = None
+                self.size = self._whole_size
+                self._show_anew()
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
@@ -298,25 +342,21 @@ class Conversation:
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
+        if self._shown is not None:
+            self._shown.append(message)
+        self._grow(size)
+
+    def _grow(self, size: int) -> None:
         self.size += size
+        self._whole_size += size
 
 
-def input_bytes(plan: RunPlan) -> int:
-    """Roughly the bytes of what a plan has a model read, besides its tools."""
-    size = _bytes_of(plan.system) if plan.system else 0
-    for message in plan.messages:
-        if type(message) is User or type(message) is Assistant:
-            for part in message.parts:
-                size += _bytes_of(part.text) if type(part) is Text else _OTHER_PART_BYTES
-        elif type(message) is System:
-            size += _bytes_of(message.content)
-        elif type(message) is ToolResults:
-            size += sum([_bytes_of(result.text) for result in message.results])
+def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools; with `messages` in place of its own."""
+    system = system or plan.system
+    size = text_bytes(system) if system else 0
+    size += sum([message_bytes(message) for message in (plan.messages if messages is None else messages)])
     return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
-
-
-def _bytes_of(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def blobs_of(messages: Iterable[Message]) -> set[str]:

@@ -19,6 +19,7 @@ from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Command,
+    Compact,
     Consult,
     ConsultAwait,
     FinishChild,
@@ -295,7 +296,8 @@ class RunSink:
 
     def wanted(self) -> bool:
         state = self._run.state
-        return not self._run.gone and state.attempt.open and state.totals.attempts == self._attempt
+        asking = state.attempt.open or state.compaction.open
+        return not self._run.gone and asking and state.totals.attempts == self._attempt
 
     def full(self) -> bool:
         return self._log.full(self._run)
@@ -313,6 +315,8 @@ def _key(command: Command) -> tuple[int, int, int]:
             return command.turn, -1, command.attempt
         case CheckOutput():
             return command.turn, -2, 0
+        case Compact():
+            return command.number, -3, 0
         case Consult():
             return command.turn, command.index, 0
         case ConsultAwait():

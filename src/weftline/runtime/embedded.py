@@ -239,6 +239,8 @@ class EmbeddedEngine(StoredRuns):
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
             models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+            if plan.limits.compaction is not None and plan.limits.compaction.model:
+                catalog.resolve(plan.limits.compaction.model)
             if plan.sampling != _AS_THE_MODEL_DOES:
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:

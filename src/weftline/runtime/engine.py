@@ -168,7 +168,9 @@ class Engine(Protocol):
         ...
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a request: an answer, a message, a cancel, a pause or a resume; False if the run does not accept it.
+        """Appends a request; False if the run does not accept it.
+
+        That is an answer, a message, a cancel, a pause, a resume, or taking a summary back.
 
         Raises `InvalidRequest` for anything else, and for a body that cannot be read.
         """

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
+from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
     FORMAT,
     KIND,
@@ -52,8 +53,10 @@ ROW_BYTES = 16 * 1024
 """Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
-_ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, RunEnded})
+_ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, ContextCompacted, RunEnded})
 """Facts that show that a run does not kill the process: something it began has ended."""
+_OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, ContextCompacted, CompactionFailed})
+"""Of model calls."""
 
 
 class Observer(Protocol):
@@ -116,10 +119,10 @@ class Log:
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
                 write.progress = _ENDED
-            if kind is AttemptStarted:
+            if kind is AttemptStarted or kind is CompactionStarted:
                 if log.started_at is None:
                     log.started_at = log.latest = max(at, log.latest)
-            elif kind is TurnCompleted or kind is AttemptFailed:
+            elif kind in _OUTCOMES:
                 log.outcome_seq = seq
             elif kind is RunEnded:
                 log.ended_at = max(at, log.latest)

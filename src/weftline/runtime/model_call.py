@@ -124,12 +124,12 @@ async def call_model(
     except ProviderError as error:
         return await call.ended_badly(error)
     except TimeoutError:
-        return await call.ended_badly(_out_of_time(limit_s, answering))
+        return await call.ended_badly(out_of_time(limit_s, answering))
     except (Exception, asyncio.CancelledError) as raised:
         if is_being_cancelled():
             raise
         logger.exception("the provider %s failed", model.provider.name)
-        return await call.ended_badly(_classified(model.provider, raised))
+        return await call.ended_badly(classified(model.provider, raised))
     else:
         return await call.completed(message, metadata)
     finally:
@@ -167,8 +167,7 @@ class _ModelCall:
         patience_s = LONG_WAIT_S if self._command.choice < self._limits.fallbacks else MAX_RETRY_AFTER_S
         retryable = error.retryable and asked_s <= patience_s
         if retryable:
-            wait_s = min(_RETRY_FIRST_S * 2**self._failures, _MAX_RETRY_S) * random.uniform(0.5, 1.0)
-            wait_s = max(wait_s, asked_s)
+            wait_s = retry_wait_s(error, failures=self._failures)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
         self._report(error, wait_s, retryable=retryable)
         used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
@@ -272,6 +271,12 @@ class _ModelCall:
         return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
 
 
+def retry_wait_s(error: ProviderError, *, failures: int) -> float:
+    """How long to wait before the next try; never less than the provider asks for."""
+    wait_s = min(_RETRY_FIRST_S * 2**failures, _MAX_RETRY_S) * random.uniform(0.5, 1.0)
+    return max(wait_s, error.retry_after_s or 0.0)
+
+
 def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
     for chunk in chunks:
         if type(chunk) is TextDelta:
@@ -295,7 +300,7 @@ def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
 
 
-def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
+def out_of_time(limit_s: float, answering: bool) -> ProviderError:
     """Silence is worth another try; an answer that was still being written would take just as long again."""
     limit = f"{limit_s:g} seconds"
     if answering:
@@ -303,16 +308,16 @@ def _out_of_time(limit_s: float, answering: bool) -> ProviderError:
     return ProviderError("timeout", f"The model gave no answer within {limit}.", unanswered=True)
 
 
-def _classified(provider: Provider, raised: BaseException) -> ProviderError:
+def classified(provider: Provider, raised: BaseException) -> ProviderError:
     """What a custom provider's own classifier makes of an error that was not raised as a `ProviderError`."""
     classify = getattr(provider, "classify_error", None)
     try:
-        classified = classify(raised) if classify is not None else None
+        found = classify(raised) if classify is not None else None
     except Exception:
         logger.exception("the classifier of the provider %s failed", provider.name)
-        classified = None
-    if isinstance(classified, ProviderError):
-        return classified
+        found = None
+    if isinstance(found, ProviderError):
+        return found
     return ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
 
 

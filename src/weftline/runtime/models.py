@@ -9,7 +9,7 @@ from weftline.kernel.entries import ModelRef
 from weftline.kernel.state import MAX_COST_NUSD
 from weftline.messages import Usage
 from weftline.plan import RunPlan
-from weftline.providers.catalog import ResolvedModel
+from weftline.providers.catalog import Catalog, ResolvedModel
 from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
 
@@ -39,9 +39,15 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
     if work.catalog is None:
         return None
     try:
-        cost = work.catalog.cost_usd(usage, resolve(work, choice))
+        model = resolve(work, choice)
     except WeftlineError:
         return None
+    return cost_of(work.catalog, model, usage)
+
+
+def cost_of(catalog: Catalog, model: ResolvedModel, usage: Usage) -> int | None:
+    """The same for a model that is known."""
+    cost = catalog.cost_usd(usage, model)
     return None if cost is None else min(round(cost * 1_000_000_000), MAX_COST_NUSD)
 
 

@@ -13,6 +13,7 @@ from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
+from weftline.runtime.inheriting import Inherited, as_fact, left_to
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.recovery import adoption
@@ -63,8 +64,10 @@ class RunOpener:
         if not run.driving.opened:
             await self._open_toolbox(run)
         stored: list[bytes] = []
+        summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
+            summary = await left_to(run, self._store) if stored else None
         size = sum([len(message) for message in stored])
         history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
@@ -78,6 +81,8 @@ class RunOpener:
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
             facts.append(Draft(HistoryPinned(len(history))))
+            if summary is not None and summary.upto <= len(history):
+                facts.append(as_fact(summary, work))
         if rendered is not None and work.conversation.system is None:
             facts.append(Draft(InstructionsRendered(), encode(RenderedBody(rendered, memory.changes()))))
         work.conversation.contents.update(contents)

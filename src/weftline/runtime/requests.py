@@ -8,6 +8,7 @@ from msgspec import DecodeError
 
 from weftline.errors import InvalidRequest
 from weftline.kernel import bodies
+from weftline.kernel.context import ContextRestored
 from weftline.kernel.entries import (
     KIND,
     CallClosed,
@@ -24,6 +25,7 @@ _BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
     CancelRequested: None,
     RunPaused: bodies.decode_control,
     RunResumed: bodies.decode_control,
+    ContextRestored: None,
 }
 """An answer, a message, and what people ask for. Everything else follows from what a run does."""
 

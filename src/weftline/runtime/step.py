@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
+from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     STRICTNESS,
@@ -35,6 +36,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
+from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
@@ -113,6 +115,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
         case AttemptFailed():
             return _cut_short(state, work, head)
+        case ContextMeasured() | CompactionStarted() | CompactionFailed():
+            return compacting.write_down(state, work, head)
         case LoopDetected() | FinalForced() | ResultsOverBudget():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
@@ -122,7 +126,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
         case RunEnded():
             # An attempt that is still open here is settled in the same append, with an estimate.
-            estimated = state.totals.estimated or state.attempt.open
+            estimated = state.totals.estimated or state.attempt.open or state.compaction.open
             return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
         case _:
             return Draft(head)

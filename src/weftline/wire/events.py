@@ -13,6 +13,13 @@ from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
+from weftline.kernel.context import (
+    CompactionFailed,
+    CompactionStarted,
+    ContextCompacted,
+    ContextMeasured,
+    ContextRestored,
+)
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
@@ -227,6 +234,25 @@ def _output_rejected(head: OutputRejected, body: bytes) -> tuple[str, bytes]:
 
 def _final_forced(head: FinalForced, body: bytes) -> tuple[str, bytes]:
     return "final_forced", encode({"reason": head.reason})
+
+
+def _context_compacted(head: ContextCompacted, body: bytes) -> tuple[str, bytes]:
+    summary = bodies.decode_summary(body)
+    payload: dict[str, Any] = {
+        "summary": summary.text,
+        "tokensBefore": head.before,
+        "tokensAfter": head.after,
+        "model": summary.model,
+        "inherited": not head.number,
+        "tokens": tokens(head.usage),
+    }
+    if head.cost_nusd is not None:
+        payload["costUsd"] = head.cost_nusd / 1_000_000_000
+    return "context_compacted", encode(payload)
+
+
+def _context_restored(head: ContextRestored, body: bytes) -> tuple[str, bytes]:
+    return "context_restored", encode({"requestedBy": head.requested_by})
 
 
 def _loop_detected(head: LoopDetected, body: bytes) -> tuple[str, bytes]:
@@ -451,6 +477,8 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     MessagesTaken: _messages_taken,
     OutputRejected: _output_rejected,
     FinalForced: _final_forced,
+    ContextCompacted: _context_compacted,
+    ContextRestored: _context_restored,
 }
 """Except `run.created`, which needs the run's id."""
 INTERNAL: frozenset[type[Fact]] = frozenset(
@@ -466,6 +494,9 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         MessageQueued,
         CancelRequested,
         TimerFired,
+        ContextMeasured,
+        CompactionStarted,
+        CompactionFailed,
     }
 )
 """What clients do not see. A test checks that these two cover all facts."""

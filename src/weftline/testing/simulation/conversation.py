@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weftline import prompts_compaction
 from weftline.kernel import bodies
+from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     CallClosed,
     CallGated,
@@ -46,7 +48,21 @@ def naive_conversation(
                 messages += [_queued(facts, identity) for identity in head.ids]
             case _:
                 pass
-    return messages
+    return _compacted(messages, facts)
+
+
+def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
+    """With the latest summary, if nobody took it back, in place of the first message that it stands for."""
+    said = [(head, body) for head, body in facts if isinstance(head, ContextCompacted | ContextRestored)]
+    if not said or isinstance(said[-1][0], ContextRestored):
+        return messages
+    head, summary = said[-1][0], bodies.decode_summary(said[-1][1])
+    gone = [at for at in range(head.upto) if at not in summary.kept]
+    marked = list(enumerate(messages))
+    kept = [(at, message) for at, message in marked if at not in gone]
+    if gone:
+        kept.append((gone[0], User.of(prompts_compaction.summary(summary.text), injected=True)))
+    return [message for _, message in sorted(kept, key=lambda one: one[0])]
 
 
 def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:

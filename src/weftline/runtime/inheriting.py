@@ -1,0 +1,96 @@
+"""A run of a thread starts from the summary that the run before it left, if it makes summaries itself.
+
+The thread's messages stay whole. A summary is in the logs of the runs only: each one takes it over from the run before
+it, as a fact of its own, so that nobody has to look further back.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import Struct
+
+from weftline.kernel import bodies
+from weftline.kernel.bodies import SummaryBody
+from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import KIND, HistoryPinned, decode_fact
+from weftline.runtime import ids
+from weftline.runtime.conversation import input_bytes
+from weftline.runtime.cutting import with_summary
+from weftline.runtime.live import Draft, LiveRun, WorkingSet
+from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.supported import unsupported
+from weftline.runtime.toolbox import EMPTY
+from weftline.store.base import LogStore, RunFilter, RunRow, Stored
+
+logger = logging.getLogger(__name__)
+
+_KINDS = tuple([KIND[kind] for kind in (HistoryPinned, ContextCompacted, ContextRestored)])
+_LOOK_BACK = 8
+"""How many runs that never began may be between two that did, such as some that were cancelled in the queue."""
+
+
+class Inherited(Struct, frozen=True):
+    """A summary of the thread's messages before `upto`."""
+
+    upto: int
+    body: SummaryBody
+    left: int
+    """How large requests were with it when it was made, in tokens."""
+
+
+async def left_to(run: LiveRun, store: LogStore) -> Inherited | None:
+    """The summary that the thread's previous run left to this one."""
+    if run.thread is None or run.state.limits.compaction is None:
+        return None
+    for row in await store.runs(RunFilter(thread=run.thread, before=run.key, limit=_LOOK_BACK)):
+        if unsupported(row):
+            return None
+        facts = await store.facts(row.key, kinds=_KINDS)
+        if not facts:
+            continue
+        try:
+            return _latest(row, facts)
+        except UNREADABLE:
+            logger.exception("run %s: what it left to its thread cannot be read", ids.run_id(row.key, row.salt))
+            return None
+    return None
+
+
+def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
+    pinned = 0
+    found: Inherited | None = None
+    for fact in facts:
+        match decode_fact.decode(fact.head):
+            case HistoryPinned(upto=upto):
+                pinned = upto
+            case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded":
+                # What a run did that has not succeeded is not a part of its thread.
+                body = bodies.decode_summary(fact.body)
+                upto = min(head.upto, pinned)
+                kept = tuple([at for at in body.kept if at < upto])
+                left = head.left or head.after
+                found = Inherited(upto, SummaryBody(body.text, kept, body.model), left) if len(kept) < upto else None
+            case ContextRestored():
+                found = None
+            case _:
+                pass
+    return found
+
+
+def as_fact(inherited: Inherited, work: WorkingSet) -> Draft:
+    """The fact that takes a summary over. Nothing was asked for it, and it costs nothing."""
+    conversation, tools = work.conversation, work.toolbox or EMPTY
+    shown = with_summary(conversation.messages, inherited.upto, inherited.body)
+    size = input_bytes(work.plan, messages=shown, system=conversation.system)
+    head = ContextCompacted(
+        0,
+        inherited.upto,
+        before=conversation.estimate(tools),
+        after=-(-(size + tools.size) // BYTES_PER_TOKEN),
+        size=size,
+        cost_nusd=0,
+        left=inherited.left,
+    )
+    return Draft(head, bodies.encode(inherited.body))

@@ -1,0 +1,62 @@
+"""A process with a durable agent that has to sum up what it read: `python compaction_process.py FOLDER`.
+
+Each time a model is asked for a summary, a line is added to `told.txt`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from weftline import Agent, Behavior, Compaction, Engine, tool
+from weftline.messages import ToolResults
+from weftline.prompts_compaction import SUMMARIZE
+from weftline.providers.base import Chunk, ModelRequest
+from weftline.providers.catalog import Catalog
+from weftline.testing import ScriptedModel, calls
+
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
+
+
+@tool(effect="read")
+def read(page: int) -> str:
+    """Reads a page."""
+    return f"Page {page}. " + "It was a dark and stormy night. " * 60
+
+
+class Telling(ScriptedModel):
+    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        if request.system == SUMMARIZE:
+            with (FOLDER / "told.txt").open("a") as file:
+                file.write("summary\n")
+        return super().stream(request)
+
+
+agent = Agent(
+    "lab:script",
+    name="reader",
+    tools=[read],
+    behavior=Behavior(compaction=Compaction(at_tokens=700, keep_turns=1)),
+)
+
+
+async def main() -> None:
+    model = Telling([calls("read", page=1), calls("read", page=2), "Weather.", "A novel."])
+    models = Catalog()
+    models.add(model, name="lab")
+    async with Engine(FOLDER / "data", agents=[agent], models=models) as engine:
+        run = await engine.start(agent, "What is it?", key="once")
+        result = await run.result()
+        results = [
+            one
+            for message in model.requests[-1].messages
+            if isinstance(message, ToolResults)
+            for one in message.results
+        ]
+        print(result.text, "|", *[one.text[:6] for one in results], flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

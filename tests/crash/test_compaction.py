@@ -1,0 +1,43 @@
+"""A summary that is durable is never asked for again after a kill; one that was not is counted and made once more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
+from weftline.messages import Usage
+
+from . import compaction_process
+from .log import abandoned, check_whole, read_logs
+
+
+@pytest.mark.requirement("run.crash.ends", "run.history.compress_kept")
+@pytest.mark.parametrize(
+    ("point", "asked"),
+    [("compaction.started:after", {1, 2}), ("context.compacted:before", {2}), ("context.compacted:after", {1})],
+)
+def test_a_run_with_a_summary_goes_on_after_a_kill_at(point: str, asked: set[int], tmp_path: Path) -> None:
+    killed = play(tmp_path, point=point)
+    assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
+    done = play(tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "A novel. | Page 2"), done.stderr
+    (log,) = read_logs(tmp_path / "data").values()
+    check_whole(log)
+    assert len((tmp_path / "told.txt").read_text().splitlines()) in asked
+    started, lost = log.of(CompactionStarted), log.of(CompactionFailed)
+    assert len(log.of(ContextCompacted)) == 1
+    assert [fact.number for fact in started] == list(range(1, len(started) + 1))
+    assert [fact.reason for fact in lost] == ["abandoned"] * (len(started) - 1)
+    assert len(lost) == (point != "context.compacted:after")
+    estimated = sum([fact.usage.input for fact in (*lost, *abandoned(log))])
+    assert log.end.usage == Usage(input=40 + estimated, output=20), "what was lost may have been billed"
+
+
+def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
+    return run_python(compaction_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})
