@@ -139,7 +139,7 @@ async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> byte
         return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
     except (InvalidArguments, NotCanonical) as error:
         issues = error.issues if isinstance(error, InvalidArguments) else ()
-        named = [Issue(f"args.{one.path}" if one.path else "args", one.message) for one in issues]
+        named = [Issue("args" + one.path.replace("/", "."), one.message) for one in issues]
         raise _misfit(*named or [Issue("args", str(error))]) from None
 
 
