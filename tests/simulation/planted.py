@@ -12,7 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from store.planted import EpochsOnlyForWorkInFlight
-from weftline.kernel.state import Command, RunTool, State
+from weftline.kernel.bodies import turn_args
+from weftline.kernel.entries import TurnCompleted
+from weftline.kernel.state import Call, Command, RunTool, State
 from weftline.runtime import step as stepping
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
@@ -309,6 +311,70 @@ class ForgetsTimersWithTheProcess(SimulatedLog):
         return None
 
 
+# In what people are asked
+
+
+def asks_nobody(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """A tool that wants approval is treated like any other."""
+    return stepping.step(state, work, [_changed(draft, asks=None) for draft in facts], at=at)
+
+
+def takes_one_yes_for_all(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """Whoever has approved a call of a tool has approved all that follow."""
+    said = [head for head, _ in work.conversation.answers.values() if head.outcome == "approved"]
+    if said:
+        facts = [_changed(draft, asks=None, allowed_by=said[-1].id) for draft in facts]
+    return stepping.step(state, work, facts, at=at)
+
+
+def _changed(draft: Draft, **fields: Any) -> Draft:
+    head = draft.head
+    if not isinstance(head, TurnCompleted):
+        return draft
+    calls = tuple([replace(call, **fields) if call.asks is not None else call for call in head.calls])
+    return replace(draft, head=replace(head, calls=calls))
+
+
+def never_looks_at_the_clock(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """An approval that lapsed while the server was down still counts, and none is asked for again in time."""
+    calls = tuple([_for_ever(call) for call in state.batch.calls])
+    result = stepping.step(replace(state, batch=replace(state.batch, calls=calls)), work, facts, at=at)
+    calls = tuple([_for_ever(call) for call in result.state.batch.calls])
+    return replace(result, state=replace(result.state, batch=replace(result.state.batch, calls=calls)))
+
+
+def _for_ever(call: Call) -> Call:
+    return call if call.grant is None else replace(call, grant=replace(call.grant, expires_at=2**62))
+
+
+def forgets_when_an_answer_is_due(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """People have all the time in the world."""
+    result = stepping.step(state, work, facts, at=at)
+    asked = any(question.kind != "call" for question in result.state.questions.open.values())
+    return replace(result, due_at=None) if asked else result
+
+
+def runs_what_was_asked_for(real: CarryOut) -> CarryOut:
+    """A call that a person has changed is carried out as the model wrote it."""
+
+    async def carry_out(
+        command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+    ) -> Outcome | None:
+        if isinstance(command, RunTool) and work.conversation.turn is not None:
+            work.conversation.args[command.index] = turn_args(work.conversation.turn)[command.index]
+        return await real(command, state, work, services, sink)
+
+    return carry_out
+
+
+class ListsWhatIsAnswered(Flushes):
+    """The list of what people are asked is cleaned up by whoever answers, and by nothing else."""
+
+    def spoil(self, write: Write) -> None:
+        if write.ended_at is not None:
+            write.answered.clear()
+
+
 # In wake-ups and followers
 
 
@@ -372,6 +438,12 @@ BUGS = (
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=16),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
     Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=255),
+    Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
+    Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=1),
+    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=52),
+    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=106),
+    Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
+    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 

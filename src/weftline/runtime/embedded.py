@@ -391,10 +391,10 @@ class EmbeddedEngine(StoredRuns):
             await self._opener.open_tools(run)
             args = await edited(run, question, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
-        question = open_await(run.state, await_id)
-        if question is None or run.state.ended:
+        question, ended = open_await(run.state, await_id), run.state.ended
+        if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            return await earlier_outcome(self._log_store, run, await_id, answer)
+            return await earlier_outcome(self._log_store, key, await_id, answer, ended=ended)
         require_askable(run, question, answer, by=by)
         draft = closing(run, await_id, question, answer, by=by, args=args)
         await self._append(run, draft.head, draft.body)

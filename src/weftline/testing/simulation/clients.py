@@ -23,8 +23,10 @@ from weftline.store.base import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.followers import Reader, Seen
 from weftline.testing.simulation.orders import Order
+from weftline.testing.simulation.people import People
 from weftline.testing.simulation.server import Lost, Server
 from weftline.testing.simulation.trace import Trace, Violation, require
+from weftline.testing.simulation.world import Ledger
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -47,7 +49,10 @@ class Told(Struct):
 
 
 class Clients:
-    def __init__(self, server: Server, disk: Disk, *, rng: Random, trace: Trace) -> None:
+    def __init__(
+        self, server: Server, disk: Disk, ledger: Ledger, *, rng: Random, people: Random, trace: Trace
+    ) -> None:
+        self.people = People(server, disk, ledger, insist=self.insist, rng=people, trace=trace)
         self._server = server
         self._disk = disk
         self._rng = rng
@@ -81,7 +86,7 @@ class Clients:
     async def _create(self, order: Order) -> str | None:
         """Asks until there is an answer, always with the same key."""
         try:
-            run_id = await self._insist(lambda engine: self._ask_create(engine, order), impatient=0.3)
+            run_id = await self.insist(lambda engine: self._ask_create(engine, order), impatient=0.3)
         except InvalidRequest as error:
             require("C1", error.code == "invalid_model", f"{order.tag}: a create was answered with {error.code}")
             return None
@@ -106,7 +111,11 @@ class Clients:
             if order.answers:
                 answering.append(self._server.outside(self._answer(key, call)))
 
-        await Reader(self._server, self._disk, seen, rng=self._rng, on_offer=offered).follow(run_id)
+        def asked(id: str) -> None:
+            answering.append(self._server.outside(self.people.asked(key, id)))
+
+        reader = Reader(self._server, self._disk, seen, rng=self._rng, on_offer=offered, on_await=asked)
+        await reader.follow(run_id)
         for task in answering:
             await task
 
@@ -121,7 +130,7 @@ class Clients:
 
     async def _answer_once(self, key: int, call: str, text: str) -> None:
         try:
-            accepted = await self._insist(lambda engine: engine.answer(key, call, ToolOutput.of(text)))
+            accepted = await self.insist(lambda engine: engine.answer(key, call, ToolOutput.of(text)))
         except (NotFound, Conflict) as error:
             closed = call in self._closed(key) or self._disk.has_ended(key)
             require("C1", closed, f"run {key}: told that {call} is closed ({error.code}) before that was durable")
@@ -148,7 +157,7 @@ class Clients:
 
     async def _cancel(self, key: int) -> None:
         await self._wait(4.0 if self._rng.random() < 0.8 else 20.0)
-        receipt = await self._insist(lambda engine: engine.cancel(key))
+        receipt = await self.insist(lambda engine: engine.cancel(key))
         self._trace.note(f"client: cancel of {key} acknowledged: {receipt.status}")
         require("C1", self._disk.has_ended(key), f"run {key}: cancel acknowledged and the run has not ended")
         listed = [call.id for call in (*receipt.stopped, *receipt.finished, *receipt.in_doubt)]
@@ -169,7 +178,7 @@ class Clients:
 
     async def _control(self, ask: Callable[[Engine], Awaitable[None]]) -> bool:
         try:
-            await self._insist(ask)
+            await self.insist(ask)
         except Conflict:
             return False
         return True
@@ -192,7 +201,7 @@ class Clients:
         self._trace.note(f"client: message {identity} to {key} acknowledged")
         self.told.steered[key, identity] = text
 
-    async def _insist(self, ask: Callable[[Engine], Awaitable[T]], *, impatient: float = 0.15) -> T:
+    async def insist(self, ask: Callable[[Engine], Awaitable[T]], *, impatient: float = 0.15) -> T:
         """Asks until there is an answer, or a refusal that asking again will not change."""
         patience_s = self._moment() if self._rng.random() < impatient else None
         while True:

@@ -6,7 +6,7 @@ get after a start for calls offered before it.
 
 from __future__ import annotations
 
-from weftline.kernel.entries import CallClosed, CallOpened, TimerFired
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, TimerFired
 from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -20,6 +20,7 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
         return  # times in the log then differ from the history's, or reading what is due takes too long
     closed = {entry.head.id: _when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, CallClosed)}
+    answered = {one.head.id: _when_s(evidence, one) for one in log.entries if isinstance(one.head, AwaitClosed)}
     rung = [entry for entry in log.entries if isinstance(entry.head, TimerFired)]
     for entry in log.entries:
         head = entry.head
@@ -31,6 +32,13 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
             acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
             late = min([closed[head.id], *acted_s]) > overdue_s
             require("D1", not late, f"run {log.key}: {head.id} should have timed out by {overdue_s:.3f} s")
+        if isinstance(head, AwaitOpened) and head.timeout_us is not None:
+            asked_s = _when_s(evidence, entry)
+            deadline_s = asked_s + head.timeout_us / 1_000_000
+            overdue_s = _overdue_s(evidence, asked_s, deadline_s)
+            acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
+            late = min([answered[head.id], *acted_s]) > overdue_s
+            require("D1", not late, f"run {log.key}: {head.id} should have expired by {overdue_s:.3f} s")
 
 
 def _when_s(evidence: Evidence, entry: Entry) -> float:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from weftline.canonical import digest
 from weftline.kernel import bodies
-from weftline.kernel.entries import AskedCall, CallClosed, CallOpened, CallStarted, TurnCompleted
+from weftline.kernel.entries import (
+    AskedCall,
+    AwaitClosed,
+    AwaitOpened,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    TurnCompleted,
+)
 from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -61,6 +70,11 @@ def _calls(log: RunLog) -> dict[str, _Call]:
             args = bodies.turn_args(bodies.decode_turn(entry.body))
             for index, asked in enumerate(head.calls):
                 found[asked.id] = _Call(head.turn, index, asked, args[index])
+        elif isinstance(head, AwaitClosed) and head.outcome == "approved":
+            call = next(one for one in found.values() if (one.turn, one.index) == (head.turn, head.index))
+            answer = bodies.decode_answer(entry.body)
+            if answer.args is not UNSET:  # a person has changed them
+                call.args, call.asked = bytes(answer.args), replace(call.asked, digest=head.digest)
     return found
 
 
@@ -80,9 +94,19 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
     require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
-    if len(executions) > 1:
+    require("C3", evidence.ledger.effects[key] <= 1 or call.asked.effect != "once", f"{who} took effect twice")
+    lifted = _doubts_lifted(log, call)
+    if len(executions) > 1 + lifted:
         strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])
         require("C3", not strict, f"{who}: `once` ran {len(executions)} times")
+
+
+def _doubts_lifted(log: RunLog, call: _Call) -> int:
+    """How often a person said of the call that it was cut off before it happened."""
+    heads = [entry.head for entry in log.entries]
+    doubts = {head.id for head in heads if isinstance(head, AwaitOpened) and head.kind == "doubt"}
+    lifted = [head for head in heads if isinstance(head, AwaitClosed) and head.outcome == "approved"]
+    return sum(head.id in doubts and (head.turn, head.index) == (call.turn, call.index) for head in lifted)
 
 
 def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:

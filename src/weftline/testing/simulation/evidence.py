@@ -11,6 +11,7 @@ from weftline.testing.simulation.clients import Told
 from weftline.testing.simulation.disk import Disk, Entry
 from weftline.testing.simulation.followers import Seen
 from weftline.testing.simulation.orders import Order
+from weftline.testing.simulation.people import Decided
 from weftline.testing.simulation.server import Up
 from weftline.testing.simulation.world import Ledger
 
@@ -73,6 +74,7 @@ class Evidence(Struct):
     troubles: Troubles
     epoch_s: float
     """The wall clock at the virtual time 0, unless it was set."""
+    people: Decided
 
     def logs(self) -> list[RunLog]:
         return [

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
-from weftline.kernel.entries import CallOpened, RunEnded
+from weftline.kernel.entries import AwaitOpened, CallOpened, RunEnded
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.lines import Line, lines_of
 from weftline.testing.simulation.disk import Disk
@@ -28,9 +28,22 @@ class Seen(Struct):
 
 
 class Reader:
-    """Follows one run to its end. `on_offer` is called for every client call that is offered."""
+    """Follows one run to its end.
 
-    def __init__(self, server: Server, disk: Disk, seen: Seen, *, rng: Random, on_offer: Callable[[str], None]) -> None:
+    `on_offer` is called for every client call that is offered, `on_await` for everything that people are asked.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        disk: Disk,
+        seen: Seen,
+        *,
+        rng: Random,
+        on_offer: Callable[[str], None],
+        on_await: Callable[[str], None],
+    ) -> None:
+        self._on_await = on_await
         self._server = server
         self._disk = disk
         self._rng = rng
@@ -87,6 +100,8 @@ class Reader:
             seen.ended = isinstance(head, RunEnded)
             if isinstance(head, CallOpened) and head.client is not None and not head.blocked:
                 self._on_offer(head.id)
+            elif isinstance(head, AwaitOpened):
+                self._on_await(head.id)
         require("S9", batch.last_seq == seen.last_seq, f"run {seen.run}: {batch.last_seq} is announced and not told")
         require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is reported wrongly")
 

@@ -22,7 +22,7 @@ from weftline.testing.simulation.evidence import Evidence
 from weftline.testing.simulation.invariants import check
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.mishaps import Mishaps
-from weftline.testing.simulation.orders import choose_manners, choose_orders
+from weftline.testing.simulation.orders import choose_manners, choose_orders, involve_people
 from weftline.testing.simulation.server import Build, Server, WallClock, quiet
 from weftline.testing.simulation.trace import Trace, Violation
 from weftline.testing.simulation.witness import DurableWitness
@@ -82,6 +82,10 @@ class History:
         self.manners = choose_manners(self.rng)
         self.threads = self.disk.threads(self.rng.choice((0, 1, 1, 2)))
         self.orders = choose_orders(self.rng, self.threads)
+        # Of a source of their own: histories without people stay as they are.
+        self._people = Random(seed + 0.5)
+        if seed % 3 == 1:
+            involve_people(self.orders, self._people)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
@@ -127,10 +131,14 @@ class History:
             fail=self._fail,
         )
         self.disk.observer = mishaps
-        clients = self.clients = Clients(server, self.disk, rng=Random(self.rng.random()), trace=self.trace)
+        clients = self.clients = Clients(
+            server, self.disk, self.ledger, rng=Random(self.rng.random()), people=self._people, trace=self.trace
+        )
         stuck = server.outside(self._stuck.wait())
         keeper = server.outside(self._keep_up())
         faults = [server.outside(fault) for fault in mishaps.choose()]
+        if self.seed % 3 == 1:
+            faults.append(server.outside(clients.people.look_around()))
         working = [server.outside(clients.carry_out(order)) for order in self.orders.values()]
         done = server.outside(self._until_all_ended(working))
         over = self.loop.now_s + LONGEST_S
@@ -222,6 +230,7 @@ class History:
             self.server.times,
             self.mishaps.troubles,
             self._epoch_s,
+            self.clients.people.decided,
         )
 
 

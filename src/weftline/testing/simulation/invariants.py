@@ -24,6 +24,7 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, decode_state
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.testing.lines import lines_of
+from weftline.testing.simulation.approvals import check_approvals
 from weftline.testing.simulation.billing import check_requests
 from weftline.testing.simulation.conversation import naive_exchange
 from weftline.testing.simulation.deadlines import check_deadlines
@@ -42,6 +43,7 @@ def check(evidence: Evidence) -> None:
         check_requests(evidence, log)
     for rule in (_created_once, _answers_took_effect, _messages_took_effect, _control_took_effect, check_tools, _seen):
         rule(evidence, logs)
+    check_approvals(evidence, logs)
     _threads(evidence, logs)
     _innocents(logs)
 

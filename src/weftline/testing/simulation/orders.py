@@ -11,7 +11,16 @@ from weftline.kernel.entries import Limits
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.testing.simulation.model import DEADLY, DOOMED, MODEL
-from weftline.testing.simulation.tools import BROKEN, CLIENT_TOOL, KILLER, SERVER_TOOLS, SHAKY, SLOW_KILLER
+from weftline.testing.simulation.tools import (
+    ASKING,
+    ASKS_A_QUESTION,
+    BROKEN,
+    CLIENT_TOOL,
+    KILLER,
+    SERVER_TOOLS,
+    SHAKY,
+    SLOW_KILLER,
+)
 from weftline.testing.simulation.world import Manners
 
 DEADLIES = frozenset({KILLER, SLOW_KILLER, DEADLY})
@@ -30,6 +39,10 @@ class Order(Struct, kw_only=True):
     on_timeout: Literal["end", "report"] = "end"
     answers: bool = True
     """Whether its client calls are answered."""
+    await_timeout_s: float | None = None
+    on_await_expired: Literal["deny", "end"] = "deny"
+    grant_ttl_s: float = 900.0
+    in_doubt: Literal["report", "ask"] = "report"
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -45,7 +58,14 @@ class Order(Struct, kw_only=True):
             messages=(User.of(f"prompt of {self.tag}"),),
             tools=tuple(tools),
             metadata={"tag": self.tag},
-            limits=Limits(local_timeout_us=int(self.timeout_s * 1_000_000), on_local_timeout=self.on_timeout),
+            limits=Limits(
+                local_timeout_us=int(self.timeout_s * 1_000_000),
+                on_local_timeout=self.on_timeout,
+                await_timeout_us=None if self.await_timeout_s is None else int(self.await_timeout_s * 1_000_000),
+                on_await_expired=self.on_await_expired,
+                grant_ttl_us=int(self.grant_ttl_s * 1_000_000),
+                in_doubt=self.in_doubt,
+            ),
         )
 
     @property
@@ -70,6 +90,18 @@ def choose_orders(rng: Random, threads: list[int]) -> dict[str, Order]:
     if rng.random() < 0.1:
         orders.append(Order(tag="shaky", tools=(SHAKY,)))
     return {order.tag: order for order in orders}
+
+
+def involve_people(orders: dict[str, Order], rng: Random) -> None:
+    """Has some of the runs ask people."""
+    for order in orders.values():
+        if order.poison or rng.random() < 0.3:
+            continue
+        order.tools += tuple(rng.sample((*ASKING, ASKS_A_QUESTION), rng.randrange(1, 4)))
+        order.await_timeout_s = rng.choice((None, None, 3.0, 60.0))
+        order.on_await_expired = rng.choice(("deny", "deny", "end"))
+        order.grant_ttl_s = rng.choice((900.0, 900.0, 0.5))
+        order.in_doubt = rng.choice(("report", "ask"))
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

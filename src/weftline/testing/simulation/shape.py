@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -34,6 +35,8 @@ class Shape:
         self._calls: dict[tuple[int, int], str] = {}
         self._starts: dict[tuple[int, int], int] = {}
         self._once: set[tuple[int, int]] = set()
+        self._lifted: set[tuple[int, int]] = set()
+        """Calls in doubt of which a person said that they did not happen."""
         self._epoch = 0
         self._cancelled = False
         self._paused = False
@@ -68,6 +71,9 @@ class Shape:
                     self._once = {(head.turn, i) for i, call in enumerate(head.calls) if call.effect == "once"}
             case CallOpened() | CallStarted() | CallClosed():
                 self._call(entry, head)
+            case AwaitClosed():
+                if head.outcome == "approved" and self._calls.get((head.turn, head.index)) == "started":
+                    self._lifted.add((head.turn, head.index))
             case CancelRequested():
                 self._rule("K9", not self._cancelled, entry)
                 self._cancelled = True
@@ -93,7 +99,8 @@ class Shape:
             case CallStarted():
                 self._rule("K8", status in ("opened", "started"), entry)
                 self._rule("K14", head.attempt == self._starts.get(call, 0) + 1, entry)
-                self._rule("K14", status == "opened" or call not in self._once, entry)
+                self._rule("K14", status == "opened" or call not in self._once or call in self._lifted, entry)
+                self._lifted.discard(call)
                 self._may_start(entry)
                 self._starts[call] = head.attempt
                 self._calls[call] = "started"

@@ -11,6 +11,7 @@ from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.testing.simulation.world import Execution, Life
 from weftline.tools.arguments import object_args
+from weftline.tools.asking import Ask
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -25,6 +26,9 @@ from weftline.tools.base import (
 
 CLIENT_TOOL = "ask"
 SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
+ASKING = ("refund", "rent")
+"""A person has to approve each of their calls."""
+ASKS_A_QUESTION = "consult"
 KILLER = "kill"
 SLOW_KILLER = "kill_later"
 BROKEN = "broken"
@@ -45,6 +49,9 @@ def tools_of(life: Life) -> dict[str, Tool]:
         SimTool(life, "shift", shift, concurrent=True),
         SimTool(life, "pay", "once"),
         SimTool(life, "send", "once", concurrent=True),
+        AskingTool(life, "refund", "once"),
+        AskingTool(life, "rent", "idempotent", concurrent=True),
+        AskingTool(life, ASKS_A_QUESTION, "read", concurrent=True),
         SimTool(life, KILLER, "read"),
         SimTool(life, SLOW_KILLER, "read"),
         SimTool(life, BROKEN, "read"),
@@ -89,6 +96,7 @@ class SimTool:
                 life.crash("a tool kills the process")
                 await asyncio.sleep(3600)
             life.ledger.happened[context.idempotency_key] = f"{self.spec.name} {execution.number}"
+            life.ledger.effects[context.idempotency_key] += 1
             await life.pass_time(0.4)
             if rng.random() < 0.1:
                 execution.ended = "failed"
@@ -137,3 +145,11 @@ class SimTool:
         )
         life.witness.tool_began(execution)
         return execution
+
+
+class AskingTool(SimTool):
+    """People are asked about its calls."""
+
+    def asks_people(self, args: bytes) -> Ask | None:
+        kind = "question" if self.spec.name == ASKS_A_QUESTION else "confirm"
+        return Ask(f"{self.spec.name} {args.decode()}?", kind)

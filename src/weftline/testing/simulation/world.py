@@ -7,6 +7,7 @@ counts nothing, as if its process were gone.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -86,6 +87,8 @@ class Ledger(Struct):
     executions: list[Execution] = field(default_factory=list[Execution])
     happened: dict[str, str] = field(default_factory=dict[str, str])
     """Effects that took place, by idempotency key."""
+    effects: Counter[str] = field(default_factory=Counter[str])
+    """How often each of them took place."""
     fenced: set[str] = field(default_factory=set[str])
     """Keys that a tool said will not happen."""
 

@@ -1,0 +1,47 @@
+"""A call that waits for a person survives kills, and begins once with what was approved in another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallOpened, CallStarted, RunAdopted
+
+from . import asking_process
+from .log import check_whole, read_logs
+
+
+@pytest.mark.requirement("run.await.once", "run.crash.ends")
+@pytest.mark.parametrize(
+    ("asking", "answering"),
+    [
+        ("", ""),
+        ("await.opened:before#1", "await.closed:before#1"),
+        ("await.opened:after#1", "await.closed:after#1"),
+    ],
+)
+def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answering: str, tmp_path: Path) -> None:
+    assert play(tmp_path, "ask", point=asking).returncode == -signal.SIGKILL
+    if asking.startswith("await.opened:before"):
+        assert play(tmp_path, "ask").returncode == -signal.SIGKILL  # nobody was asked yet
+    if answering:
+        assert play(tmp_path, "answer", point=answering).returncode == -signal.SIGKILL
+    done = play(tmp_path, "answer")
+    assert (done.returncode, done.stdout.strip()) == (0, "returned:Paid 4."), done.stderr
+    assert (tmp_path / "told.txt").read_text() == "paid 4\n"
+    (log,) = read_logs(tmp_path / "data").values()
+    check_whole(log)
+    (opened,), (closed,) = log.of(AwaitOpened), log.of(AwaitClosed)
+    assert (closed.id, closed.outcome, closed.by) == (opened.id, "approved", "user:bob")
+    assert opened.digest != closed.digest == log.of(CallOpened)[0].digest
+    assert len(log.of(CallStarted)) == 1
+    assert len(log.of(RunAdopted)) <= 1  # for a turn that was lost, never for the wait
+
+
+def play(folder: Path, role: str, *, point: str = "") -> subprocess.CompletedProcess[str]:
+    return run_python(asking_process.__file__, str(folder), role, env=os.environ | {"WEFTLINE_CRASH": point})
