@@ -49,6 +49,28 @@ SCRIPTS: dict[str, Any] = {
     "big": {"turns": [calls(local("big", size=250_000)), {"text": "{{len_tool_results.0}}"}]},
     "ghost": {"turns": [calls(local("ghost", a=1)), {"text": "heard {{tool_results.0}}"}]},
     "mixed": {"turns": [calls(ECHO, LOOKUP), {"text": "{{all_tool_results}}"}]},
+    # People.
+    "pay": {"turns": [calls(local("pay", amount=5, payee="Ann")), {"text": "{{tool_results.0}}"}]},
+    "pay_twice": {
+        "turns": [
+            calls(local("pay", amount=5, payee="Ann")),
+            calls(local("pay", amount=6, payee="Ann")),
+            {"text": "{{all_tool_results}}"},
+        ]
+    },
+    "pay_two": {
+        "turns": [
+            calls(local("pay", amount=1, payee="Ann"), local("pay", amount=2, payee="Ben"), ECHO),
+            {"text": "{{all_tool_results}}"},
+        ]
+    },
+    "ask": {
+        "turns": [
+            calls(local("ask_user", question="Which one?", options=["red", "blue"])),
+            {"text": "heard {{tool_results.0}}"},
+        ]
+    },
+    "plan": {"turns": [calls(local("present_plan", plan="1. Go.")), {"text": "heard {{tool_results.0}}"}]},
     # Client tools.
     "lookup": {"turns": [calls(LOOKUP), {"text": "found {{tool_results.0}}"}]},
     "lookup_size": {"turns": [calls(LOOKUP), {"text": "{{len_tool_results.0}}"}]},
@@ -177,6 +199,12 @@ async def hold() -> str:
 async def peek() -> str:
     """Never comes back, and changes nothing."""
     return await asyncio.Event().wait()
+
+
+@weftline.tool(effect="once", confirm="Pay {amount} to {payee}?")
+async def pay(amount: int, payee: str) -> str:
+    """Pays."""
+    return f"paid {amount} to {payee}"
 
 
 @weftline.tool

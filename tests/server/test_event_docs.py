@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.server.routes import health, models, root, runs, sessions, workspaces
+from weftline.server.routes import awaits, health, models, root, runs, sessions, workspaces
 from weftline.wire import events
 
 from .kit import Api, Frame, Json, local_tool
@@ -72,6 +72,13 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
         call = await stream.until("local_tool_call")
         await api.answer(run, call["toolUseId"], result="x")
         logs.append(await stream.rest())
+    paying = await api.start("pay", tools=[{"kind": "server", "name": "pay"}])
+    async with api.stream(paying) as stream:
+        asked = await stream.until("await_opened")
+        changed = {"amount": 4, "payee": "Ann"}
+        yes = {"outcome": "approved", "args": changed, "remember": True}
+        await api.post(f"agent-runs/{paying}/awaits/{asked['id']}", yes)
+        logs.append(await stream.rest())
     stuck = await api.start("stuck")
     await api.cancel(stuck)
     logs.append(await api.events(stuck))
@@ -97,6 +104,14 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
 def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:
     text = (project_root / "docs" / "http.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\| (\w+) \| `([^`]+)` \|", text, re.MULTILINE))
-    routes = (*runs.ROUTES, *sessions.ROUTES, *models.ROUTES, *workspaces.ROUTES, *root.ROUTES, *health.ROUTES)
+    routes = (
+        *runs.ROUTES,
+        *awaits.ROUTES,
+        *sessions.ROUTES,
+        *models.ROUTES,
+        *workspaces.ROUTES,
+        *root.ROUTES,
+        *health.ROUTES,
+    )
     there = {(route.method, route.path.replace("/api/v1/workspaces/{slug}", "…")) for route in routes}
     assert shown == there

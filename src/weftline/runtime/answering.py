@@ -139,7 +139,7 @@ async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> byte
         return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
     except (InvalidArguments, NotCanonical) as error:
         issues = error.issues if isinstance(error, InvalidArguments) else ()
-        named = [Issue(f"args.{one.path}" if one.path else "args", one.message) for one in issues]
+        named = [Issue("args" + one.path.replace("/", "."), one.message) for one in issues]
         raise _misfit(*named or [Issue("args", str(error))]) from None
 
 
@@ -173,12 +173,12 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     return Draft(head, encode(body))
 
 
-async def earlier_outcome(store: LogReader, run: LiveRun, id: str, answer: Answer) -> AwaitOutcome:
+async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, ended: bool) -> AwaitOutcome:
     """What became of an await that is not open: the same answer, given again, has the same outcome.
 
     Raises `NotFound` for an await that never was, and `Conflict` for one with another answer or none.
     """
-    closed = await store.newest_facts(run.key, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    closed = await store.newest_facts(run, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     for fact in reversed(closed):
         head = decode_fact.decode(fact.head)
         if not isinstance(head, AwaitClosed) or head.id != id:
@@ -193,6 +193,6 @@ async def earlier_outcome(store: LogReader, run: LiveRun, id: str, answer: Answe
                 raise Conflict("The run does not need this answer any more.", code="await_closed")
             case "approved" | "denied" | "answered":
                 raise Conflict(f"This was {head.outcome} by {head.by}.", code="await_closed")
-    if run.state.ended:
+    if ended:
         raise Conflict("The run has ended.", code="run_terminal")
     raise NotFound("The run has no such await.", code="unknown_await")

@@ -21,6 +21,7 @@ from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
+from weftline.tools.builtin import builtin_tools
 from weftline.workspace.client_documents import ReadDocument
 
 from .kit import Browser, Clock, World
@@ -29,6 +30,7 @@ SCRIPTS: dict[str, Any] = {
     "seen": {"turns": [{"text": "{{user_messages}}"}]},
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
     "hello": {"turns": [{"text": "hello"}]},
+    "ask": {"turns": [{"tool_calls": [{"name": "ask_user", "args": {"question": "Why?"}}]}, {"text": "done"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
 
@@ -69,7 +71,7 @@ async def world(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
     store = open_store(shutil.copytree(empty_store, tmp_path / "store"))
-    async with Engine(store, models=models, clock=clock, limits=limits) as engine:
+    async with Engine(store, models=models, tools=builtin_tools(), clock=clock, limits=limits) as engine:
         catalogs = WorkspaceCatalogs(models)
         app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
         yield World(app, store, clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -87,6 +88,7 @@ async def office(world: World) -> Office:
 
 BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/tool-results": {"toolUseId": "call_0_0", "result": "x"},
+    "POST …/agent-runs/{runId}/awaits/{awaitId}": {"outcome": "approved"},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {
         "jsonrpc": "2.0",
@@ -141,10 +143,12 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
     session = (await office.call("GET", f"{sessions}/{office.theirs.session}", office.wide)).json
     assert session["messages"] == [] and session.get("endedAt") is None
     if "stream" not in name:  # which goes on for as long as the run does
-        assert (await office.call(name, office.mine.path(route), office.narrow, body)).status in (200, 202)
+        reply = await office.call(name, office.mine.path(route), office.narrow, body)
+        assert reply.status in (200, 202) or reply.json["code"] in ("unknown_await", "not_paused"), reply.body
 
 
 runs, sessions = "/api/v1/workspaces/acme/agent-runs", "/api/v1/workspaces/acme/agent-sessions"
+inbox = "/api/v1/workspaces/acme/awaits"
 
 
 def told(reply: Reply, named: Belongings) -> Any:
@@ -198,6 +202,33 @@ async def lists_sessions(office: Office) -> None:
     assert len((await office.call("GET", sessions, office.wide)).json["sessions"]) == 3
 
 
+async def lists_awaits(office: Office) -> None:
+    """A run of each agent asks; the credential sees, and answers, what its own agent asks."""
+    asking = {"modelId": "scripted:ask", "tools": [{"kind": "server", "name": "ask_user"}], "prompt": "hi"}
+    asked: list[str] = []
+    for one in (office.mine, office.theirs):
+        run = (await office.make("agent-runs", {**asking, "agentId": one.id}))["runId"]
+        asked.append(run)
+        async with asyncio.timeout(60):
+            while not (await office.call("GET", f"{runs}/{run}/awaits", office.wide)).json["awaits"]:
+                pass
+
+    async def listed(query: str = "", *, credential: str = "") -> list[str]:
+        found = await office.call("GET", f"{inbox}{query}", credential or office.narrow)
+        return [one["runId"] for one in found.json["awaits"]]
+
+    mine, theirs = asked
+    assert await listed() == await listed(f"?agentId={office.mine.id}") == await listed(f"?runId={mine}") == [mine]
+    assert await listed(f"?agentId={office.theirs.id}") == await listed(f"?runId={theirs}") == []
+    assert await listed(f"?sessionId={office.theirs.session}") == []
+    assert await listed(credential=office.wide) == asked
+    (question,) = (await office.call("GET", inbox, office.narrow)).json["awaits"]
+    said = {"outcome": "answered", "value": "because"}
+    reply = await office.call("POST", f"{runs}/{theirs}/awaits/{question['id']}", office.narrow, said)
+    check_error(reply, 404, "not_found")
+    assert (await office.call("POST", f"{runs}/{mine}/awaits/{question['id']}", office.narrow, said)).status == 200
+
+
 async def lists_agents(office: Office) -> None:
     found = (await office.call("GET", "/api/v1/workspaces/acme/agents", office.narrow)).json["agents"]
     assert [one["id"] for one in found] == [office.mine.id]
@@ -213,6 +244,7 @@ CHECKS: dict[str, Check] = {
     "GET …/agent-runs": lists_runs,
     "POST …/agent-sessions": creates_sessions,
     "GET …/agent-sessions": lists_sessions,
+    "GET …/awaits": lists_awaits,
     "GET …/agents": lists_agents,
     "GET /api/a2a/{slug}/discovery": lists_cards,
 }

@@ -118,7 +118,7 @@ async def _waiting(app: App, request: Request, principal: Principal) -> int:
 
 async def pause(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    sent, unknown = parsed_as(PauseModel, await _fields(request))
+    sent, unknown = parsed_as(PauseModel, await read_body(request))
     warnings = app.unknown_fields.warnings(request, unknown)
     await app.engine.pause(key, reason=sent.reason, requested_by=principal.who, labels=sent.labels)
     return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
@@ -126,7 +126,7 @@ async def pause(app: App, request: Request, principal: Principal) -> Response:
 
 async def resume(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    sent, unknown = parsed_as(ResumeModel, await _fields(request))
+    sent, unknown = parsed_as(ResumeModel, await read_body(request))
     warnings = app.unknown_fields.warnings(request, unknown)
     await app.engine.resume(
         key, notes=sent.notes, requested_by=principal.who, labels=sent.labels, messages=sent.messages
@@ -134,7 +134,7 @@ async def resume(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
 
 
-async def _fields(request: Request) -> dict[str, Any]:
+async def read_body(request: Request) -> dict[str, Any]:
     """A body that may be left out."""
     raw = await request.body(limit=_BODY_BYTES)
     return await parsed(decode_object, raw) if raw else {}
