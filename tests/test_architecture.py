@@ -8,6 +8,7 @@ whose TYPE_CHECKING block tells type checkers about names that are loaded on fir
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -101,6 +102,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.testing": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
 }
 """For each part of the package, what of ours it may import besides itself."""
+
+KNOW_THE_WIRE = ("wire", "server", "client", "cli", "testing.torture")
+"""The parts that speak the HTTP protocol. All others use our own words."""
+WIRE_WORDS = re.compile(
+    r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
+    r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
+)
 
 KERNEL_LIBRARIES = frozenset(
     {
@@ -293,6 +301,17 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
     ]
 
 
+def words_of_the_wire(modules: list[Module]) -> list[str]:
+    """Where modules use the protocol's names, in code, docstrings or comments, though they do not speak it."""
+    return [
+        f"{module.path.name}:{number}: {module.name} says {word}"
+        for module in modules
+        if not any(is_inside(module.name, f"weftline.{part}") for part in KNOW_THE_WIRE)
+        for number, line in enumerate(module.path.read_text(encoding="utf-8").splitlines(), 1)
+        for word in WIRE_WORDS.findall(line)
+    ]
+
+
 def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
     """Two names that say the same: which of them does what has to be looked up each time."""
     found: list[str] = []
@@ -335,6 +354,10 @@ def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None
 
 def test_nobody_waits_in_a_way_that_swallows_a_cancel(modules: list[Module]) -> None:
     assert waits_that_swallow_a_cancel(modules) == []
+
+
+def test_nobody_but_the_edge_uses_words_of_the_wire(modules: list[Module]) -> None:
+    assert words_of_the_wire(modules) == []
 
 
 def test_no_two_methods_of_a_class_differ_by_an_underscore(modules: list[Module]) -> None:
@@ -442,6 +465,14 @@ def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
 def test_a_wait_that_swallows_a_cancel_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "async def late():\n    await asyncio.wait_for(x, 1)")
     assert len(waits_that_swallow_a_cancel(planted)) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ['"""Its `toolUseId`."""', "raise Conflict(code='session_ended')", "x = 1  # as in agent-runs"]
+)
+def test_a_word_of_the_wire_would_be_noticed(tmp_path: Path, source: str) -> None:
+    assert len(words_of_the_wire(plant(tmp_path, "store/x.py", source))) == 1
+    assert words_of_the_wire(plant(tmp_path, "wire/x.py", source)) == []
 
 
 def test_two_methods_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:

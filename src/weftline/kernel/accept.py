@@ -78,7 +78,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
 
 
 def open_question(s: State, id: str) -> Question | None:
-    """The question waiting for an answer under this id; for a client call that is its `toolUseId`."""
+    """The question waiting for an answer under this id; for a client call that is the call's id."""
     return s.questions.open.get(id)
 
 

@@ -361,7 +361,7 @@ class EmbeddedEngine(StoredRuns):
                 return True
             if state.ended:
                 raise Conflict("The run has ended.", code="run_terminal")
-            raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
+            raise NotFound("No call of this run waits for a result under this id.", code="unknown_call")
         call = state.batch.calls[question.index]
         head = CallClosed(
             state.turn - 1,
