@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+from source_tree import SRC, Import, Module, imports, is_inside, nodes, package_modules, parse
+
 MAX_LINES = 600
 
 BASE = frozenset(
@@ -130,92 +129,6 @@ IMPURE_CALLS = frozenset({"open", "input", "print", "hash", "id", "__import__", 
 """Builtins that do I/O or whose answer differs from process to process."""
 
 
-class Import(NamedTuple):
-    module: str
-    line: int
-
-
-class Module(NamedTuple):
-    name: str
-    path: Path
-    tree: ast.Module
-
-    @property
-    def part(self) -> str:
-        """The row of `MAY_IMPORT` that this module falls under."""
-        pieces = self.name.split(".")
-        return ".".join(pieces[:2]) if len(pieces) > 1 else f"{self.name}.__init__"
-
-    @property
-    def package(self) -> str:
-        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-
-
-def parse(path: Path, *, root: Path) -> Module:
-    pieces = path.relative_to(root).with_suffix("").parts
-    name = ".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)
-    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
-
-
-def package_modules(root: Path) -> list[Module]:
-    return [parse(path, root=root) for path in sorted((root / "weftline").rglob("*.py"))]
-
-
-def exists(name: str, *, root: Path) -> bool:
-    place = root.joinpath(*name.split("."))
-    return place.with_suffix(".py").is_file() or place.is_dir()
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
-def nodes(tree: ast.AST, *, typed_too: bool) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(tree):
-        if not typed_too and isinstance(child, ast.If) and is_type_checking(child):
-            for other in child.orelse:
-                yield from nodes(other, typed_too=typed_too)
-            continue
-        yield child
-        yield from nodes(child, typed_too=typed_too)
-
-
-def imports(module: Module, *, root: Path = SRC) -> list[Import]:
-    """Every module that `module` imports, by its absolute name."""
-    if module.path not in _IMPORTS:
-        _IMPORTS[module.path] = list(_imports(module, root))
-    return _IMPORTS[module.path]
-
-
-_IMPORTS: dict[Path, list[Import]] = {}
-
-
-def _imports(module: Module, root: Path) -> Iterator[Import]:
-    for node in nodes(module.tree, typed_too=module.name != "weftline"):
-        match node:
-            case ast.Import(names=names):
-                yield from (Import(alias.name, node.lineno) for alias in names)
-            case ast.ImportFrom(module=target, names=names, level=level):
-                base = target or ""
-                if level:
-                    package = module.package.split(".")
-                    base = ".".join([*package[: len(package) - level + 1], *([target] if target else [])])
-                for alias in names:
-                    whole = f"{base}.{alias.name}"
-                    yield Import(whole if exists(whole, root=root) else base, node.lineno)
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield Import(name, node.lineno)
-            case _:
-                pass
-
-
-def is_inside(name: str, package: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
-
-
 def is_allowed(name: str, allowed: frozenset[str]) -> bool:
     # The root stands for its public names, not for everything below it.
     return any(name == one if one == "weftline" else is_inside(name, one) for one in allowed)
@@ -246,7 +159,7 @@ def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]
-        for node in ast.walk(module.tree):
+        for node in nodes(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
                 found.append(f"{module.path.name}:{node.lineno}: {module.name} calls {node.func.id}()")
             if isinstance(node, ast.AsyncFunctionDef | ast.Await):
@@ -296,8 +209,8 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
     return [
         f"{module.path.name}:{node.lineno}: {module.name} calls wait_for"
         for module in modules
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+        for node in nodes(module)
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for" and ast.unparse(node) == "asyncio.wait_for"
     ]
 
 
@@ -316,7 +229,7 @@ def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
     """Two names that say the same: which of them does what has to be looked up each time."""
     found: list[str] = []
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in nodes(module):
             if isinstance(node, ast.ClassDef):
                 names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
                 found += [f"{module.name}: {node.name}.{name}" for name in sorted(names) if f"_{name}" in names]

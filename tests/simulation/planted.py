@@ -365,13 +365,13 @@ BUGS = (
     Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother),
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
-    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes),
+    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=6),
     Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=35),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=16),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=255),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=380),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 
