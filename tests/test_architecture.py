@@ -83,6 +83,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",
+        "weftline.store.database",
         "weftline.net",
         "weftline.store.hashing",
         "weftline.store.records",

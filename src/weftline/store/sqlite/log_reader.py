@@ -9,7 +9,8 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
+from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, Stored, UnderWay
+from weftline.store.database import SqlValue
 from weftline.store.sqlite import run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
