@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from loopback import listening
 from traffic import exchange, exchanges, recorded
 from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, Usage, User
 from weftline.net.transport import AiohttpTransport
@@ -236,14 +237,8 @@ async def server(answer: Exchange) -> AsyncGenerator[str]:
 
     app = web.Application()
     app.router.add_post("/v1/messages", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name
-    finally:
-        await runner.cleanup()
+    async with listening(app) as url:
+        yield url
 
 
 async def sdk_message(answer: Exchange) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from forked import python
+from loopback import listening
 
 from ..kit import Json
 
@@ -116,15 +117,8 @@ async def serving(handler: Handler) -> AsyncGenerator[Peer]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", noted)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        yield Peer(f"http://{host}:{port}", requests)
-    finally:
-        await runner.cleanup()
+    async with listening(app, shutdown_timeout=0.1) as url:
+        yield Peer(url, requests)
 
 
 async def missing(request: web.Request) -> web.Response:
