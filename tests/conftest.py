@@ -37,7 +37,7 @@ gc.disable()
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
     "small",
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -100,6 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(5_000)  # tests are short, and most of what they leave goes without being looked for
     gc.enable()
 
 
