@@ -103,8 +103,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """For each part of the package, what of ours it may import besides itself."""
 
-KNOW_THE_WIRE = ("wire", "server", "client", "cli", "testing.torture")
-"""The parts that speak the HTTP protocol. All others use our own words."""
+KNOW_THE_WIRE = ("wire", "server", "client", "cli", "testing.torture", "agent.event_page")
+"""The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
     r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
