@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator
 from functools import partial
@@ -28,6 +29,7 @@ QUIET = -1
 """The verbosity of `-q`, which our options begin with."""
 
 _LEFT_OUT = pytest.StashKey[int]()
+_NURSERY = pytest.StashKey[Nursery]()
 
 # What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
 gc.disable()
@@ -35,7 +37,7 @@ gc.disable()
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
     "small",
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -54,10 +56,10 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def processes_start_fast() -> None:
+def processes_start_fast(request: pytest.FixtureRequest) -> None:
     """The deep profile starts every process from nothing, each with a hash seed of its own."""
     if settings.get_current_profile_name() != "deep":
-        fork_from(Nursery())
+        fork_from(request.config.stash.get(_NURSERY, None) or Nursery())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.verbose += 1  # a `-q` on top of ours would take away the line that says how many passed
     if settings.get_current_profile_name() != "deep":
         _write_to_memory()
+        if config.option.forks > 1 and sys.platform == "linux" and not config.option.collectonly:
+            config.stash[_NURSERY] = Nursery.for_all()  # it reads its modules while we collect
     if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():
         raise pytest.UsageError(f"WEFTLINE_RECORDINGS is {recordings_dir()}, which is not a directory")
 
@@ -96,6 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(5_000)  # tests are short, and most of what they leave goes without being looked for
     gc.enable()
 
 

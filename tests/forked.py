@@ -1,9 +1,10 @@
 """Python processes that are forked from one with everything imported, instead of started from nothing.
 
 Tests start some hundreds of servers, commands and examples, and nine tenths of each start is Python reading the same
-modules. So every test process keeps one child that has read them (`nursery.py`), and gets copies of that child:
-processes of their own, with their own environment, which can be killed like any other. Only Linux can hand a grandchild
-over to us (and we need that to wait for it); elsewhere, and in the deep profile, processes are started as always.
+modules. So there is one process that has read them (`nursery.py`), and tests get copies of it: processes of their own,
+with their own environment, which can be killed like any other. They are the nursery's children, so it is the nursery
+that tells how they ended; that they ended, Linux tells anybody. Elsewhere, and in the deep profile, processes are
+started as always.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from typing import IO, Any, Self, cast
 from commands import weftline
 from weftline.testing import process
 
-_PR_SET_CHILD_SUBREAPER = 36
 _OURS = [sys.executable, "-m", "weftline"]
 MINUTES_S = 240.0
 """Only so that a hang ends."""
@@ -36,7 +36,8 @@ MINUTES_S = 240.0
 class Forked:
     """The part of `subprocess.Popen` that tests use, for a process that somebody else forked for us."""
 
-    def __init__(self, pid: int, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, nursery: Nursery, pid: int, stdin: int, stdout: int, stderr: int) -> None:
+        self._nursery = nursery
         self.pid = pid
         self.returncode: int | None = None
         self.stdin: IO[str] | None = os.fdopen(stdin, "w", encoding="utf-8")
@@ -47,11 +48,9 @@ class Forked:
 
     def poll(self) -> int | None:
         with self._lock:
-            if self.returncode is None:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-                    os.close(self._gone)
+            if self.returncode is None and select.select([self._gone], [], [], 0)[0]:
+                self.returncode = os.waitstatus_to_exitcode(self._nursery.status(self.pid))
+                os.close(self._gone)
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -94,11 +93,24 @@ class Forked:
 
 
 class Nursery:
-    """A process that copies itself, started when the first copy is wanted."""
+    """A process that copies itself. It ends with the process that started it."""
 
     def __init__(self, line: socket.socket | None = None) -> None:
+        """Without a `line` to one that is there, one is started when the first copy is wanted."""
         self._line = line
+        self._address: str | bytes = b""
         self._lock = threading.Lock()
+
+    @classmethod
+    def for_all(cls) -> Self:
+        """One that is started now, for this process and those that it forks later, each with a line of its own."""
+        nursery = cls()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+            door.bind("")  # the system chooses a name
+            door.listen()
+            nursery._address = door.getsockname()
+            _started(door)
+        return nursery
 
     def fork(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Forked:
         """A process that does what `python` would do with these arguments."""
@@ -106,21 +118,36 @@ class Nursery:
         (their_stdin, stdin), (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe(), os.pipe()
         theirs = [their_stdin, their_stdout, their_stderr]
         try:
-            with self._lock:
-                self._line = self._line or _started()
-                socket.send_fds(self._line, [request], theirs)
-                pid = int(self._line.recv(32))
+            pid = self._ask(request, theirs)
         finally:
             for fd in theirs:
                 os.close(fd)
-        return Forked(pid, stdin, stdout, stderr)
+        return Forked(self, pid, stdin, stdout, stderr)
+
+    def status(self, pid: int) -> int:
+        """How a copy ended that has ended."""
+        return self._ask(json.dumps(pid).encode(), [])
+
+    def _ask(self, request: bytes, fds: list[int]) -> int:
+        with self._lock:
+            self._line = self._line or self._reached()
+            socket.send_fds(self._line, [request], fds)
+            return int(self._line.recv(32))
+
+    def _reached(self) -> socket.socket:
+        if not self._address:
+            return _started()
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.connect(self._address)
+        return line
 
 
-def _started() -> socket.socket:
+def _started(door: socket.socket | None = None) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        program = [sys.executable, str(Path(__file__).with_name("nursery.py")), str(theirs.fileno())]
-        child = subprocess.Popen(program, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        fds = [one.fileno() for one in (theirs, door) if one is not None]
+        program = [sys.executable, str(Path(__file__).with_name("nursery.py")), *map(str, fds)]
+        child = subprocess.Popen(program, pass_fds=fds, stdin=subprocess.DEVNULL)
 
     def close() -> None:
         ours.close()
@@ -134,8 +161,8 @@ _nurseries: list[Nursery] = []
 
 
 def fork_from(nursery: Nursery) -> None:
-    """From now on processes are copies of this one, here and in `ServerProcess`, if the system can hand them over."""
-    if sys.platform == "linux" and _adopt_orphans():
+    """From now on processes are copies of this one, here and in `ServerProcess`, if the system tells of their end."""
+    if sys.platform == "linux":
         _nurseries.append(nursery)
         process.subprocess = cast("Any", SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, run=_run))
 
@@ -181,9 +208,3 @@ def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]
 def _python_settings(env: Mapping[str, str]) -> dict[str, str]:
     """What an interpreter looks at when it starts, and never again."""
     return {name: value for name, value in env.items() if name.startswith("PYTHON")}
-
-
-def _adopt_orphans() -> bool:
-    import ctypes
-
-    return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0

@@ -6,7 +6,7 @@ example starts are copies too.
 
 from __future__ import annotations
 
-import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -14,9 +14,12 @@ import json
 import os
 import random
 import runpy
+import selectors
 import socket
 import sys
+import threading
 from types import ModuleType
+from typing import Any, cast
 
 from forked import Nursery, fork_from
 from weftline.testing.crash import arm
@@ -45,16 +48,17 @@ _READ_BEFORE = (
 )
 
 
-def main(line: socket.socket) -> None:
+def main(starter: socket.socket, door: socket.socket | None = None) -> None:
     for name in _READ_BEFORE:
         importlib.import_module(name)
     gc.freeze()
-    live(line)
+    live(starter, door)
 
 
-def live(line: socket.socket) -> None:
-    """Copies this process for whoever holds the other end. Returns in a copy, when it has done its work."""
-    arguments = copies(line)
+def live(starter: socket.socket, door: socket.socket | None = None) -> None:
+    """Copies this process for whoever holds the other end of `starter`, until that is closed, and for those who come
+    to the door. A copy returns only if its work fails."""
+    arguments = copies(starter, door)
     random.seed()
     arm(os.environ.get("WEFTLINE_CRASH"))  # read when the module was imported
     if arguments[:2] != ["-m", "weftline"]:
@@ -65,40 +69,67 @@ def live(line: socket.socket) -> None:
             return live(theirs)
         theirs.close()
         fork_from(Nursery(ours))
-    return as_python(arguments)
+    try:
+        as_python(arguments)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        leave(ended.code or 0)
+    else:
+        leave(0)
 
 
-def copies(line: socket.socket) -> list[str]:
-    """Forks for every request; returns only in a copy, with the arguments that it is to run with."""
-    fds = array.array("i")
+def leave(code: int) -> None:
+    """Ends this copy as Python would, but for the tearing down of modules: that alone would copy every page of memory
+    that it shares with the nursery, and take longer than most copies live."""
+    ending: Any = (threading, atexit)
+    ending[0]._shutdown()  # waits for threads
+    ending[1]._run_exitfuncs()
+    gc.collect()  # what was forgotten still complains
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def copies(starter: socket.socket, door: socket.socket | None) -> list[str]:
+    """Forks for every request, and tells how copies ended; returns only in a copy, with the arguments to run with."""
+    selector = selectors.DefaultSelector()
+    for line in (starter, door) if door is not None else (starter,):
+        selector.register(line, selectors.EVENT_READ)
     while True:
-        request, fds, _, _ = socket.recv_fds(line, _LARGEST_REQUEST_BYTES, 3)
-        if not request:
-            os._exit(0)
-        # The copy's parent ends at once, so that the copy becomes a child of whoever asked, who hears of it after that.
-        told, tell = os.pipe()
-        parent = os.fork()
-        if not parent:
-            copy = os.fork()
-            if copy:
-                os.write(tell, str(copy).encode())
-                os._exit(0)
-            os.close(told)
-            os.close(tell)
-            break
-        os.waitpid(parent, 0)
-        line.send(os.read(told, 32))
-        for fd in (*fds, told, tell):
-            os.close(fd)
-    line.close()
-    for fd, place in zip(fds, (0, 1, 2), strict=True):
-        os.dup2(fd, place)
-        os.close(fd)
-    arguments, env, folder = json.loads(request)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    return arguments
+        for key, _ in selector.select():
+            line = cast("socket.socket", key.fileobj)
+            if door is not None and line is door:
+                selector.register(door.accept()[0], selectors.EVENT_READ)
+                continue
+            request, fds, _, _ = socket.recv_fds(line, _LARGEST_REQUEST_BYTES, 3)
+            if not request:
+                if line is starter:
+                    os._exit(0)
+                selector.unregister(line)
+                line.close()
+                continue
+            match json.loads(request):
+                case int(pid):
+                    line.send(str(os.waitpid(pid, 0)[1]).encode())
+                case [arguments, env, folder]:
+                    copy = os.fork()
+                    if not copy:
+                        for other in list(selector.get_map().values()):
+                            cast("socket.socket", other.fileobj).close()
+                        selector.close()
+                        for fd, place in zip(fds, (0, 1, 2), strict=True):
+                            os.dup2(fd, place)
+                            os.close(fd)
+                        os.environ.clear()
+                        os.environ.update(env)
+                        os.chdir(folder)
+                        return arguments
+                    line.send(str(copy).encode())
+                    for fd in fds:
+                        os.close(fd)
+                case other:
+                    raise ValueError(other)
 
 
 def leave_the_pipes() -> None:
@@ -129,4 +160,4 @@ def as_python(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        main(socket.socket(fileno=int(sys.argv[1])))
+        main(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))

@@ -8,13 +8,13 @@ whose TYPE_CHECKING block tells type checkers about names that are loaded on fir
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+from source_tree import SRC, Import, Module, imports, is_inside, nodes, package_modules, parse
+
 MAX_LINES = 600
 
 BASE = frozenset(
@@ -90,6 +90,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",
+        "weftline.store.database",
         "weftline.net",
         "weftline.store.hashing",
         "weftline.store.records",
@@ -109,6 +110,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """For each part of the package, what of ours it may import besides itself."""
 
+KNOW_THE_WIRE = ("wire", "server", "client", "cli", "testing.torture", "agent.event_page")
+"""The parts that speak the HTTP protocol, and the page that compares its words with ours."""
+WIRE_WORDS = re.compile(
+    r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
+    r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
+)
+
 KERNEL_LIBRARIES = frozenset(
     {
         "__future__",
@@ -127,92 +135,6 @@ KERNEL_LIBRARIES = frozenset(
 )
 IMPURE_CALLS = frozenset({"open", "input", "print", "hash", "id", "__import__", "exec", "eval"})
 """Builtins that do I/O or whose answer differs from process to process."""
-
-
-class Import(NamedTuple):
-    module: str
-    line: int
-
-
-class Module(NamedTuple):
-    name: str
-    path: Path
-    tree: ast.Module
-
-    @property
-    def part(self) -> str:
-        """The row of `MAY_IMPORT` that this module falls under."""
-        pieces = self.name.split(".")
-        return ".".join(pieces[:2]) if len(pieces) > 1 else f"{self.name}.__init__"
-
-    @property
-    def package(self) -> str:
-        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-
-
-def parse(path: Path, *, root: Path) -> Module:
-    pieces = path.relative_to(root).with_suffix("").parts
-    name = ".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)
-    return Module(name, path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
-
-
-def package_modules(root: Path) -> list[Module]:
-    return [parse(path, root=root) for path in sorted((root / "weftline").rglob("*.py"))]
-
-
-def exists(name: str, *, root: Path) -> bool:
-    place = root.joinpath(*name.split("."))
-    return place.with_suffix(".py").is_file() or place.is_dir()
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
-def nodes(tree: ast.AST, *, typed_too: bool) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(tree):
-        if not typed_too and isinstance(child, ast.If) and is_type_checking(child):
-            for other in child.orelse:
-                yield from nodes(other, typed_too=typed_too)
-            continue
-        yield child
-        yield from nodes(child, typed_too=typed_too)
-
-
-def imports(module: Module, *, root: Path = SRC) -> list[Import]:
-    """Every module that `module` imports, by its absolute name."""
-    if module.path not in _IMPORTS:
-        _IMPORTS[module.path] = list(_imports(module, root))
-    return _IMPORTS[module.path]
-
-
-_IMPORTS: dict[Path, list[Import]] = {}
-
-
-def _imports(module: Module, root: Path) -> Iterator[Import]:
-    for node in nodes(module.tree, typed_too=module.name != "weftline"):
-        match node:
-            case ast.Import(names=names):
-                yield from (Import(alias.name, node.lineno) for alias in names)
-            case ast.ImportFrom(module=target, names=names, level=level):
-                base = target or ""
-                if level:
-                    package = module.package.split(".")
-                    base = ".".join([*package[: len(package) - level + 1], *([target] if target else [])])
-                for alias in names:
-                    whole = f"{base}.{alias.name}"
-                    yield Import(whole if exists(whole, root=root) else base, node.lineno)
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield Import(name, node.lineno)
-            case _:
-                pass
-
-
-def is_inside(name: str, package: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
 
 
 def is_allowed(name: str, allowed: frozenset[str]) -> bool:
@@ -245,7 +167,7 @@ def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
             continue
         outside = (one for one in imports(module, root=root) if not is_inside(one.module, "weftline"))
         found += [told(module, one) for one in outside if not is_pure_library(one.module)]
-        for node in ast.walk(module.tree):
+        for node in nodes(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
                 found.append(f"{module.path.name}:{node.lineno}: {module.name} calls {node.func.id}()")
             if isinstance(node, ast.AsyncFunctionDef | ast.Await):
@@ -295,8 +217,19 @@ def waits_that_swallow_a_cancel(modules: list[Module]) -> list[str]:
     return [
         f"{module.path.name}:{node.lineno}: {module.name} calls wait_for"
         for module in modules
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+        for node in nodes(module)
+        if isinstance(node, ast.Attribute) and node.attr == "wait_for" and ast.unparse(node) == "asyncio.wait_for"
+    ]
+
+
+def words_of_the_wire(modules: list[Module]) -> list[str]:
+    """Where modules use the protocol's names, in code, docstrings or comments, though they do not speak it."""
+    return [
+        f"{module.path.name}:{number}: {module.name} says {word}"
+        for module in modules
+        if not any(is_inside(module.name, f"weftline.{part}") for part in KNOW_THE_WIRE)
+        for number, line in enumerate(module.path.read_text(encoding="utf-8").splitlines(), 1)
+        for word in WIRE_WORDS.findall(line)
     ]
 
 
@@ -304,7 +237,7 @@ def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
     """Two names that say the same: which of them does what has to be looked up each time."""
     found: list[str] = []
     for module in modules:
-        for node in ast.walk(module.tree):
+        for node in nodes(module):
             if isinstance(node, ast.ClassDef):
                 names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
                 found += [f"{module.name}: {node.name}.{name}" for name in sorted(names) if f"_{name}" in names]
@@ -342,6 +275,10 @@ def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None
 
 def test_nobody_waits_in_a_way_that_swallows_a_cancel(modules: list[Module]) -> None:
     assert waits_that_swallow_a_cancel(modules) == []
+
+
+def test_nobody_but_the_edge_uses_words_of_the_wire(modules: list[Module]) -> None:
+    assert words_of_the_wire(modules) == []
 
 
 def test_no_two_methods_of_a_class_differ_by_an_underscore(modules: list[Module]) -> None:
@@ -449,6 +386,14 @@ def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:
 def test_a_wait_that_swallows_a_cancel_would_be_noticed(tmp_path: Path) -> None:
     planted = plant(tmp_path, "store/x.py", "async def late():\n    await asyncio.wait_for(x, 1)")
     assert len(waits_that_swallow_a_cancel(planted)) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ['"""Its `toolUseId`."""', "raise Conflict(code='session_ended')", "x = 1  # as in agent-runs"]
+)
+def test_a_word_of_the_wire_would_be_noticed(tmp_path: Path, source: str) -> None:
+    assert len(words_of_the_wire(plant(tmp_path, "store/x.py", source))) == 1
+    assert words_of_the_wire(plant(tmp_path, "wire/x.py", source)) == []
 
 
 def test_two_methods_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:

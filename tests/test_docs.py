@@ -16,6 +16,7 @@ from weftline import client
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
 from weftline.tools.builtin import builtin_tools
+from weftline.wire.errors import wire_code
 from weftline.wire.responses import ListedRun, Run
 from weftline.wire.run_spec import RunModel
 
@@ -83,7 +84,9 @@ def test_the_error_table_of_the_docs_is_that_of_the_code() -> None:
     documented = {
         code: (int(status), retryable == "yes", remedy) for code, status, retryable, remedy in ERROR_ROW.findall(text)
     }
-    assert documented == {code: tuple(row) for code, row in TABLE.items()}
+    assert documented == {wire_code(code): tuple(row) for code, row in TABLE.items()}
+    others = {code: wire_code(code) for code in TABLE if wire_code(code) != code}
+    assert all(f"`{code}` for `{other}`" in text for code, other in others.items()) and others
 
 
 def test_the_page_of_the_client_lists_every_error_that_it_exports() -> None:

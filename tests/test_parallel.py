@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -68,4 +69,5 @@ def test_the_first_failure_ends_it_if_that_is_wanted(tmp_path: Path) -> None:
 
 def run_suite(folder: Path, *options: str) -> CompletedProcess[str]:
     fixed = ("-p", "parallel", "-p", "no:cacheprovider", f"--rootdir={folder}", str(folder))
-    return run_python("-c", PROGRAM, *options, *fixed, cwd=folder)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others take long to import
+    return run_python("-c", PROGRAM, *options, *fixed, env=env, cwd=folder)

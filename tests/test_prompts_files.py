@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import cast, get_args
+from typing import get_args
 
 import pytest
 
+from prompt_texts import filled_in, functions
 from weftline import prompts_files as prompts
 from weftline.tools.contexts.base import Trouble
 
@@ -140,10 +139,8 @@ def test_every_trouble_with_a_file_has_its_words() -> None:
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    write = cast("Callable[..., str]", getattr(prompts, name))
-    assert write(*given, **options) == text
+    assert filled_in(prompts, name, given, options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
-    assert functions == {name for name, *_ in FUNCTIONS}
+    assert functions(prompts) == {name for name, *_ in FUNCTIONS}

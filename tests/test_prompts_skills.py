@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
+from prompt_texts import constants, filled_in, functions, sentences_of_their_own
 from weftline import prompts_skills as prompts
 
 CONSTANTS: dict[str, str] = {
@@ -162,28 +159,19 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 
 def test_the_fixed_texts() -> None:
-    found = {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
-    assert {name: value for name, value in found.items() if not name.startswith("_")} == CONSTANTS
+    assert {name: value for name, value in constants(prompts).items() if not name.startswith("_")} == CONSTANTS
 
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    assert cast("Callable[..., str]", getattr(prompts, name))(*given, **options) == text
+    assert filled_in(prompts, name, given, options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
-    assert functions == {name for name, *_ in FUNCTIONS}
+    assert functions(prompts) == {name for name, *_ in FUNCTIONS}
 
 
 def test_nothing_of_skills_puts_a_sentence_of_its_own_before_a_model() -> None:
-    found: list[str] = []
-    for path in sorted((Path(prompts.__file__).parent / "agent" / "skills").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ToolFailed", "ToolOutput.of") and node.args:
-                said = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
-                words = [part.value for part in said if isinstance(part.value, str) and len(part.value.split()) > 1]
-                found += [f"{path.name}:{node.lineno}: {word}" for word in words]
-    assert found == []
+    assert sentences_of_their_own(sorted((Path(prompts.__file__).parent / "agent" / "skills").rglob("*.py"))) == []

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from aiohttp import web
 
+from loopback import listening
+
 Behaviour: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -87,15 +89,9 @@ class StandIn:
     async def _main(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_route("*", "/{tail:.*}", self._answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
-        self._ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        async with listening(app, shutdown_timeout=0.1) as self.url:
+            self._ready.set()
+            await self._stop.wait()
 
     def __enter__(self) -> Self:
         self._thread.start()

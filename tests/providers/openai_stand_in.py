@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from loopback import listening
 from weftline.messages import Message, Text, User
 from weftline.providers.assemble import Assembler, collect
 from weftline.providers.base import Chunk, ModelRequest, Provider, ToolSpec
@@ -83,13 +84,6 @@ async def serving(*exchanges: Exchange) -> AsyncGenerator[StandIn]:
     stand_in = StandIn(exchanges)
     app = web.Application()
     app.router.add_post("/{path:.*}", stand_in.handle)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        stand_in.url = f"http://{host}:{port}/v1"
+    async with listening(app, handler_cancellation=True) as url:
+        stand_in.url = f"{url}/v1"
         yield stand_in
-    finally:
-        await runner.cleanup()

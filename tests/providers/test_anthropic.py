@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
-import anthropic
 import msgspec
 import pytest
-from aiohttp import web
-from anthropic_kit import OURS, RECORDED, Outcome, answered
+from anthropic_answers import (
+    CODE,
+    CODE_RECORDED,
+    HANDMADE,
+    LOOKUP,
+    THINKING,
+    THINKING_RECORDED,
+    answer,
+    ask,
+    assembled,
+    block,
+    call,
+    chunks_of,
+    sse,
+    stored,
+    streamed,
+    text,
+)
+from anthropic_kit import OURS, RECORDED, Outcome
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from traffic import exchange, exchanges, recorded
-from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, Usage, User
-from weftline.net.transport import AiohttpTransport
+from weftline.messages import Assistant, Opaque, ProviderCall, Text, Thinking, ToolCall, User
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import Assembler, collect
 from weftline.providers.base import (
@@ -40,77 +53,6 @@ from weftline.providers.base import (
 from weftline.testing.recordings import Exchange, RecordedTransport, recordings_dir, replay
 
 CITY = OutputSchema("city", Raw(b'{"type":"object","properties":{"city":{"type":"string"}}}'))
-LOOKUP = ToolSpec("look.up", "", Raw(b'{"type":"object"}'))
-
-
-def ask(**fields: Any) -> ModelRequest:
-    """A model that gives structured answers through a report."""
-    return ModelRequest("claude-sonnet-4-0", [User.of("hi")], **fields)
-
-
-def sse(*events: dict[str, Any]) -> bytes:
-    return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
-
-
-def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"type": "content_block_start", "index": index, "content_block": start},
-        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
-        {"type": "content_block_stop", "index": index},
-    ]
-
-
-def call(index: int, name: str, *pieces: str, id: str = "toolu_1") -> list[dict[str, Any]]:
-    start: dict[str, Any] = {"type": "tool_use", "id": id, "name": name, "input": {}}
-    return block(index, start, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
-
-
-def text(index: int, *pieces: str) -> list[dict[str, Any]]:
-    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
-
-
-def answer(*events: dict[str, Any], stop: str | None = "end_turn", usage: Any = None) -> bytes:
-    message: dict[str, Any] = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-sonnet-4-5",
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": 10, "output_tokens": 1},
-    }
-    return sse(
-        {"type": "message_start", "message": message},
-        {"type": "ping"},
-        *events,
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": stop, "stop_sequence": None},
-            "usage": usage or {"output_tokens": 25},
-        },
-        {"type": "message_stop"},
-    )
-
-
-def streamed(body: bytes) -> list[Exchange]:
-    return replay((200, "text/event-stream; charset=utf-8", body))
-
-
-async def chunks_of(
-    exchanges: list[Exchange], request: ModelRequest | None = None, *, cuts: list[int] | None = None
-) -> list[Chunk]:
-    provider = Anthropic(transport=RecordedTransport(exchanges, cuts=cuts), api_key="sk-test")
-    return [chunk async for chunks in provider.stream(request or ask()) for chunk in chunks]
-
-
-async def assembled(exchanges: list[Exchange], request: ModelRequest | None = None) -> Assembler:
-    return await collect(Anthropic(transport=RecordedTransport(exchanges), api_key="sk-test"), request or ask())
-
-
-def stored(message: Assistant) -> Assistant:
-    """The message after a trip through storage."""
-    return msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
 
 
 @pytest.mark.recording
@@ -129,12 +71,6 @@ async def test_an_answer_gives_its_outcome_and_usage(file: str, outcomes: list[O
         except ProviderError as error:
             got.append((error.cls, error.status))
     assert got == outcomes
-
-
-THINKING = "streams/anthropic/thinking_then_a_call"
-THINKING_RECORDED = "anthropic/anthropic_tool_with_thinking"
-CODE = "streams/anthropic/code_execution"
-CODE_RECORDED = "anthropic/anthropic_code_execution_tool_stream"
 
 
 @pytest.mark.parametrize("file", [THINKING, *recorded([THINKING_RECORDED])])
@@ -181,32 +117,6 @@ async def test_a_tool_that_anthropic_ran_in_vain_or_has_not_finished_says_so() -
     assert result.finish_reason == "pause_turn"
 
 
-@pytest.mark.requirement("provider.extra.reasoning_replay", "provider.extra.round_trip")
-@pytest.mark.parametrize(
-    "file",
-    [
-        "streams/anthropic/redacted_thinking",
-        CODE,
-        "streams/anthropic/web_fetch",
-        THINKING,
-        *recorded(
-            [
-                "anthropic/anthropic_model_thinking_part_redacted_stream",
-                CODE_RECORDED,
-                "anthropic/anthropic_web_fetch_tool_stream",
-                THINKING_RECORDED,
-            ]
-        ),
-    ],
-)
-async def test_what_only_anthropic_understands_goes_back_unchanged_after_storage(file: str) -> None:
-    first = exchange(file)
-    message = stored((await assembled([first])).message())
-    provider = Anthropic(transport=RecordedTransport([]), api_key="")
-    sent = json.loads(provider.native_request(ModelRequest("claude-x", [User.of("hi"), message, User.of("go")])).body)
-    assert sent["messages"][1]["content"] == await sdk_blocks(first)
-
-
 @pytest.mark.parametrize("file", [CODE, *recorded([CODE_RECORDED])])
 @given(data=st.data())
 @pytest.mark.requirement("provider.stream.equals_generate")
@@ -223,88 +133,6 @@ def test_any_split_of_the_bytes_gives_the_same_message(file: str, data: st.DataO
         assert await message(cuts) == await message([])
 
     asyncio.run(both())
-
-
-# The official SDK reads the same bytes from the same kind of server.
-
-
-@asynccontextmanager
-async def server(answer: Exchange) -> AsyncGenerator[str]:
-    async def handle(_request: web.Request) -> web.Response:
-        kind = answer.headers["content-type"]
-        return web.Response(status=answer.status, body=answer.body, headers={"content-type": kind})
-
-    app = web.Application()
-    app.router.add_post("/v1/messages", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name
-    finally:
-        await runner.cleanup()
-
-
-async def sdk_message(answer: Exchange) -> Any:
-    async with (
-        server(answer) as url,
-        anthropic.AsyncAnthropic(base_url=url, api_key="sk-test", max_retries=0) as client,
-    ):
-        fields: dict[str, Any] = {
-            "model": "claude-opus-5",
-            "max_tokens": 100,
-            "messages": [{"role": "user", "content": "hi"}],
-        }
-        if answer.headers["content-type"].startswith("application/json"):
-            return cast("Any", await client.messages.create(**fields))
-        async with client.messages.stream(**fields) as stream:
-            return cast("Any", await stream.get_final_message())
-
-
-async def sdk_blocks(answer: Exchange) -> list[dict[str, Any]]:
-    message = await sdk_message(answer)
-    return [part.model_dump(mode="json", exclude_unset=True) for part in message.content]
-
-
-HANDMADE = answer(
-    *block(
-        0,
-        {"type": "thinking", "thinking": "", "signature": ""},
-        {"type": "thinking_delta", "thinking": "Let "},
-        {"type": "thinking_delta", "thinking": "me see"},
-        {"type": "signature_delta", "signature": "c2ln"},
-    ),
-    *text(1, "I will ", "look. ☃"),
-    *call(2, "look_up", '{"q": ', '"é", "n": [1, 2]}', id="toolu_a"),
-    *call(3, "now", "", id="toolu_b"),
-    stop="tool_use",
-    usage={"input_tokens": 7, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3, "output_tokens": 40},
-)
-
-
-@pytest.mark.parametrize(("file", "number"), [("handmade", 0), *answered(OURS), *recorded(answered(RECORDED))])
-@pytest.mark.requirement("provider.stream.equals_generate", "provider.usage.mapping")
-async def test_the_official_sdk_reads_the_same_text_calls_and_usage(file: str, number: int) -> None:
-    replayed = streamed(HANDMADE)[0] if file == "handmade" else exchange(file, number)
-    theirs = await sdk_message(replayed)
-    async with server(replayed) as url:
-        transport = AiohttpTransport()
-        try:
-            result = await collect(Anthropic(transport=transport, base_url=url, api_key="sk-test"), ask(tools=[LOOKUP]))
-        finally:
-            await transport.aclose()
-    assert result.text == "".join(part.text for part in theirs.content if part.type == "text")
-    thoughts = "".join(part.text for part in result.message().parts if isinstance(part, Thinking))
-    assert thoughts == "".join(part.thinking for part in theirs.content if part.type == "thinking")
-    assert [(part.id, part.name.replace(".", "_"), json.loads(part.args)) for part in result.message().calls] == [
-        (part.id, part.name, part.input) for part in theirs.content if part.type == "tool_use"
-    ]
-    assert result.finish_reason == theirs.stop_reason
-    cached, written = theirs.usage.cache_read_input_tokens or 0, theirs.usage.cache_creation_input_tokens or 0
-    assert result.usage == Usage(
-        theirs.usage.input_tokens + cached + written, cached, 0, theirs.usage.output_tokens, written
-    )
 
 
 @pytest.mark.requirement("provider.stream.incremental", "provider.stream.tool_calls", "provider.request.tool_names")

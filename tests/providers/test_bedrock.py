@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from loopback import listening
 from traffic import exchange, recorded
 from weftline.errors import WeftlineError
 from weftline.messages import Assistant, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolResults, User
@@ -209,14 +210,8 @@ async def serving(replayed: Exchange) -> AsyncGenerator[tuple[Server, str]]:
     server = Server(replayed)
     app = web.Application()
     app.router.add_post("/{tail:.*}", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield server, site.name
-    finally:
-        await runner.cleanup()
+    async with listening(app) as url:
+        yield server, url
 
 
 @pytest.mark.requirement("provider.family.bedrock")

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from commands import weftline_beside
+from loopback import listening
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.base import ModelInfo, ProviderError
 from weftline.providers.google.provider import Google
@@ -121,20 +122,12 @@ async def test_the_command_asks_the_providers_api(tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_get("/v1/models", models)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
+    async with listening(app) as url:
         config = tmp_path / "config.toml"
-        config.write_text(
-            f'[providers.lab]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "k"\n'
-        )
+        config.write_text(f'[providers.lab]\nfamily = "openai_chat"\nbase_url = "{url}/v1"\napi_key = "k"\n')
         listed = ("models", "--config", str(config), "--of")
         assert await weftline_beside(*listed, "lab") == (0, "llama-1\nqwen-1\n", "")
         shown = await weftline_beside(*listed, "lab", "--search", "qwen", "--json")
         assert shown.code == 0
         assert msgspec.json.decode(shown.out) == [{"vendor_id": "qwen-1", "context_window_tokens": 4096}]
         assert (await weftline_beside(*listed, "nobody")).code == 1
-    finally:
-        await runner.cleanup()

@@ -10,7 +10,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from openai_chat_kit import DONE, HELLO, KEY, REASONING, REASONING_RECORDED, chat, part
 from openai_stand_in import (
     JSON,
     SSE,
@@ -19,20 +19,15 @@ from openai_stand_in import (
     ask,
     chunks_of,
     events,
-    sent_by,
     serving,
     spec,
 )
 
 from traffic import exchange, recorded
 from weftline.messages import (
-    Assistant,
     Image,
-    Opaque,
-    ProviderCall,
     Text,
     Thinking,
-    ToolCall,
     ToolResult,
     ToolResults,
     Usage,
@@ -44,13 +39,7 @@ from weftline.providers.base import (
     CallArgs,
     CallDone,
     CallStart,
-    Chunk,
     Finish,
-    ModelRequest,
-    ProviderError,
-    TextDelta,
-    ThinkingDelta,
-    ThinkingDone,
     UsageUpdate,
 )
 from weftline.providers.openai.chat import OpenAIChat
@@ -58,26 +47,6 @@ from weftline.providers.openai.profiles import PROFILES
 from weftline.testing import Aborted, Answered, Failed, check_provider
 from weftline.testing.providers import Case
 from weftline.testing.recordings import RecordedTransport, replay
-
-KEY = "sk-secret-0123456789"
-DONE = b"[DONE]"
-
-
-def part(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-
-
-HELLO = events(part({"content": "Hello"}), part({}, "stop"), DONE)
-
-
-def chat(transport: RecordedTransport, profile: str = "openai", **settings: Any) -> OpenAIChat:
-    base_url = settings.pop("base_url", "http://stand-in/v1")
-    return OpenAIChat(profile=profile, transport=transport, base_url=base_url, api_key=KEY, **settings)
-
-
-async def sent(request: ModelRequest, profile: str = "openai", **settings: Any) -> Any:
-    return await sent_by(lambda transport: chat(transport, profile, **settings), HELLO, request)
-
 
 Row = tuple[str, int, str, str, list[tuple[str, str]], str, Usage]
 OURS: list[Row] = [
@@ -279,8 +248,6 @@ async def _official(url: str, *, streamed: bool) -> tuple[str, list[tuple[str, s
 
 CALL = "streams/openai_chat/call_then_text"
 CALL_RECORDED = "openai_chat/run_stream_sync_streams_real_model"
-REASONING = "streams/openrouter/reasoning_between_comments"
-REASONING_RECORDED = "openrouter/openrouter_streaming_reasoning"
 SPLIT = [
     (CALL, "openai"),
     ("streams/openai_chat/verdict_after_usage", "openai"),
@@ -364,97 +331,6 @@ async def test_pieces_are_passed_on_in_upstream_order_and_one_finish_ends_the_st
     assert chunks[6:] == [UsageUpdate(Usage(input=53, output=15)), CallDone(0), Finish("tool_use")]
 
 
-def named(*pieces: str, index: int = 0) -> list[dict[str, Any]]:
-    return [part({"tool_calls": [{"index": index, "function": {"name": piece}}]}) for piece in pieces]
-
-
-@pytest.mark.requirement("provider.stream.tool_calls")
-@pytest.mark.parametrize(
-    ("pieces", "names"),
-    [
-        (("get", "_wea", "ther"), ["get_weather"]),
-        (("get_weather", "get_weather"), ["get_weather"]),
-        (("", "get_weather"), ["get_weather"]),
-        (("get_weather", "now"), ["get_weather", "now"]),
-        (("get_", "now"), ["get_now"]),
-    ],
-)
-@pytest.mark.parametrize("args", ["", '{"a":1}'])
-async def test_a_name_that_comes_in_pieces_is_put_together(
-    pieces: tuple[str, ...], names: list[str], args: str
-) -> None:
-    tools = [spec(name) for name in ("get_weather", "now")]
-    rest = [part({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}) for piece in (args[:3], args[3:])]
-    stream = events(*named(*pieces), *rest, part({}, "tool_calls"), DONE)
-    calls = (await answer(chat(answering(stream)), ask(tools=tools))).message().calls
-    assert [call.name for call in calls] == names and calls[-1].args == (args or "{}")
-
-
-@pytest.mark.parametrize("broken", [False, True])
-async def test_an_answer_that_says_why_it_stopped_is_complete_without_its_last_event(broken: bool) -> None:
-    cut = answering(events(part({"content": "Hello"}), part({}, "stop")), broken=broken)
-    got = await answer(chat(cut))
-    assert (got.text, got.finish_reason) == ("Hello", "end_turn")
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        {"error": {"message": "overloaded", "code": 503}},
-        {"error": {"message": "overloaded"}, **part({}, "error")},
-        b"{",
-    ],
-    ids=["error", "choice", "unreadable"],
-)
-async def test_a_failure_after_an_answer_has_said_why_it_stopped_does_not_invalidate_it(after: Any) -> None:
-    got = await answer(chat(answering(events(part({"content": "Hello"}), part({}, "stop"), after))))
-    assert (got.text, got.finish_reason, got.complete) == ("Hello", "end_turn", True)
-
-
-async def test_an_error_that_comes_with_the_reason_is_an_error() -> None:
-    both = {**part({}, "stop"), "error": {"message": "overloaded", "code": 503}}
-    with pytest.raises(ProviderError):
-        await answer(chat(answering(events(part({"content": "Hello"}), both))))
-
-
-@pytest.mark.requirement("provider.stream.tool_calls")
-async def test_interleaved_calls_are_told_apart_by_their_index() -> None:
-    stream = events(
-        part({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "one", "arguments": ""}}]}),
-        part({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "two", "arguments": ""}}]}),
-        part({"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]}),
-        part({"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]}),
-        part({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}),
-        part({}, "stop"),
-        DONE,
-    )
-    got = await answer(chat(answering(stream)))
-    assert [(call.id, call.name, call.args) for call in got.message().calls] == [
-        ("a", "one", '{"x":1}'),
-        ("b", "two", "{}"),
-    ]
-    assert got.finish_reason == "tool_use"
-
-
-async def test_calls_that_a_server_numbers_alike_are_told_apart_by_their_ids() -> None:
-    stream = events(
-        part({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "one", "arguments": "{}"}}]}),
-        part({"tool_calls": [{"index": 0, "id": "b", "function": {"name": "one", "arguments": "{}"}}]}),
-        part({}, "tool_calls"),
-        DONE,
-    )
-    assert [call.id for call in (await answer(chat(answering(stream), "ollama"))).message().calls] == ["a", "b"]
-
-
-async def test_calls_without_ids_that_a_server_numbers_alike_are_told_apart_by_their_arguments() -> None:
-    def piece(arguments: str) -> dict[str, Any]:
-        return part({"tool_calls": [{"index": 0, "id": "", "function": {"name": "one", "arguments": arguments}}]})
-
-    stream = events(piece('{"a"'), piece(":1}"), piece('{"a":2}'), part({}, "tool_calls"), DONE)
-    calls = (await answer(chat(answering(stream), "compatible"))).message().calls
-    assert [call.args for call in calls] == ['{"a":1}', '{"a":2}']
-
-
 async def test_a_connection_is_used_again_for_the_next_call() -> None:
     async with serving(*replay(*[(200, SSE, HELLO)] * 3)) as api:
         provider = OpenAIChat(profile="compatible", base_url=api.url, api_key=KEY)
@@ -462,19 +338,6 @@ async def test_a_connection_is_used_again_for_the_next_call() -> None:
             assert (await answer(provider)).text == "Hello"
         await provider.aclose()
     assert len(api.peers) == 1
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("streams/openai_chat/call_without_id", "time_now"),
-        *recorded([("openai_chat/compatible_api_with_tool_calls_without_id", "get_current_time")]),
-    ],
-)
-async def test_a_call_without_an_upstream_id_starts_without_one(file: str, name: str) -> None:
-    chunks = await chunks_of(chat(RecordedTransport([exchange(file)]), "compatible"))
-    starts = [chunk for chunk in chunks if isinstance(chunk, CallStart)]
-    assert [(start.name, start.id) for start in starts] == [(name, None)]
 
 
 @pytest.mark.parametrize(
@@ -501,122 +364,9 @@ async def test_a_refusal_is_text_with_a_reason_of_its_own() -> None:
 
 
 @pytest.mark.requirement("provider.stream.cut")
-@pytest.mark.parametrize("stream", [events(part({"content": "Hel"})), b"", events(DONE)])
-async def test_a_stream_without_its_finish_is_a_failure(stream: bytes) -> None:
-    with pytest.raises(ProviderError) as caught:
-        await answer(chat(answering(stream)))
-    assert caught.value.cls == "server"
-
-
-@pytest.mark.requirement("provider.stream.cut")
 async def test_a_finish_with_empty_text_is_a_completed_turn() -> None:
     got = await answer(chat(answering(events(part({"content": ""}), part({}, "stop"), DONE))))
     assert (got.complete, got.text) == (True, "")
-
-
-@pytest.mark.requirement("provider.error.classes")
-@pytest.mark.parametrize(
-    ("status", "error", "cls", "retryable"),
-    [
-        (429, {"message": "slow down", "code": "rate_limit_exceeded"}, "rate_limit", True),
-        (429, {"message": "no money", "code": "insufficient_quota"}, "rate_limit", False),
-        (503, {"message": "busy"}, "overloaded", True),
-        (500, {"message": "oops", "type": "server_error"}, "server", True),
-        (400, {"message": "too long", "code": "context_length_exceeded"}, "context_window", False),
-        (400, {"message": "bad", "code": None}, "invalid_request", False),
-        (401, {"message": f"Incorrect API key provided: {KEY}.", "code": "invalid_api_key"}, "auth", False),
-        (418, {"message": "teapot"}, "unknown", False),
-    ],
-)
-async def test_failures_have_a_class_and_say_whether_to_try_again(
-    status: int, error: dict[str, Any], cls: str, retryable: bool
-) -> None:
-    body = msgspec.json.encode({"error": error})
-    with pytest.raises(ProviderError) as caught:
-        await answer(chat(answering(body, status=status, kind=JSON)))
-    assert (caught.value.cls, caught.value.retryable, caught.value.status) == (cls, retryable, status)
-
-
-@pytest.mark.requirement("provider.request.key_secrecy")
-async def test_a_key_that_the_server_echoes_is_not_in_the_error() -> None:
-    body = msgspec.json.encode({"error": {"message": f"Incorrect API key provided: {KEY}."}})
-    provider = chat(answering(body, status=401, kind=JSON))
-    with pytest.raises(ProviderError) as caught:
-        await answer(provider)
-    assert KEY not in f"{caught.value!r} {caught.value.message} {provider!r}"
-
-
-@pytest.mark.requirement("provider.error.classes")
-@pytest.mark.parametrize(
-    ("file", "profile", "failure"),
-    [
-        ("streams/openrouter/rate_limited", "openrouter", ("rate_limit", 429, True)),
-        ("streams/openai_chat/refused_option", "openai", ("invalid_request", 400, False)),
-        *recorded(
-            [
-                ("openrouter/openrouter_errors_raised", "openrouter", ("rate_limit", 429, True)),
-                ("openai_chat/openai_web_search_tool_model_not_supported", "openai", ("invalid_request", 400, False)),
-            ]
-        ),
-    ],
-)
-async def test_error_answers_have_their_class(file: str, profile: str, failure: tuple[str, int, bool]) -> None:
-    with pytest.raises(ProviderError) as caught:
-        await answer(chat(RecordedTransport([exchange(file)]), profile))
-    assert (caught.value.cls, caught.value.status, caught.value.retryable) == failure
-
-
-async def test_retry_after_is_kept() -> None:
-    limited = replay((429, JSON, b'{"error":{"message":"slow"}}'))[0]
-    waiting = msgspec.structs.replace(limited, headers={**limited.headers, "retry-after": "7"})
-    with pytest.raises(ProviderError) as caught:
-        await answer(chat(RecordedTransport([waiting])))
-    assert caught.value.retry_after_s == 7
-
-
-@pytest.mark.requirement("provider.error.classes")
-@pytest.mark.parametrize(
-    ("file", "thoughts"),
-    [
-        ("streams/openrouter/error_in_the_stream", ("A greeting", " needs an answer")),
-        *recorded([("openrouter/openrouter_stream_error", ("We need", " to respond to a greeting. The user"))]),
-    ],
-)
-async def test_an_error_inside_a_begun_stream_is_classified_alike(file: str, thoughts: tuple[str, str]) -> None:
-    provider = chat(RecordedTransport([exchange(file)]), "openrouter")
-    chunks: list[Chunk] = []
-
-    async def read() -> None:
-        async for some in provider.stream(ask()):
-            chunks.extend(some)
-
-    with pytest.raises(ProviderError) as caught:
-        await read()
-    assert (caught.value.cls, caught.value.status) == ("invalid_request", 400)
-    assert chunks[:2] == [ThinkingDelta(thought) for thought in thoughts]
-    assert chunks[-1] == UsageUpdate(Usage(input=43, reasoning=10, output=10))
-    assert not any(isinstance(chunk, Finish) for chunk in chunks)
-
-
-@pytest.mark.requirement("provider.stream.bad_arguments")
-@pytest.mark.parametrize(
-    ("file", "call"),
-    [
-        ("streams/groq/malformed_call", ("port_of", {"shore": "Finnmark"})),
-        *recorded([("groq/tool_use_failed_error", ("get_something_by_name", {"foo": "bar"}))]),
-    ],
-)
-async def test_a_call_that_the_server_found_malformed_comes_back_as_a_call(file: str, call: tuple[str, Any]) -> None:
-    got = await answer(chat(RecordedTransport([exchange(file)]), "groq"))
-    assert [(one.name, msgspec.json.decode(one.args)) for one in got.message().calls] == [call]
-    assert got.finish_reason == "malformed_function_call"
-
-
-async def test_a_malformed_call_that_cannot_be_read_comes_back_as_text() -> None:
-    error = {"code": "tool_use_failed", "message": "Failed to call a function.", "failed_generation": "<function=x"}
-    streamed = events(part({"reasoning": "hm"}), {"error": error})
-    got = await answer(chat(answering(streamed), "groq"))
-    assert (got.text, got.finish_reason) == ("<function=x", "malformed_function_call")
 
 
 async def test_an_answer_without_usage_or_with_absurd_counts_does_not_fail() -> None:
@@ -642,110 +392,6 @@ async def test_cache_reads_and_writes_are_kept_apart() -> None:
     assert got.usage == Usage(input=100, cached=60, output=5, cache_write=30)
 
 
-async def test_reasoning_that_a_server_counts_apart_becomes_part_of_the_output() -> None:
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 20}}
-    got = await answer(chat(answering(events(part({"content": "x"}, "stop"), {"usage": usage}, DONE)), "xai"))
-    assert got.usage == Usage(input=10, output=25, reasoning=20)
-
-
-async def test_tags_around_reasoning_part_it_from_the_text_however_they_are_split() -> None:
-    text = "<think>\nAdd <b>them</b>.</think>\n\n4 </think> is text"
-    for size in range(1, len(text) + 1):
-        pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        stream = events(*(part({"content": piece}) for piece in pieces), part({}, "stop"), DONE)
-        message = (await answer(chat(answering(stream), "vllm"))).message()
-        assert message.parts == (Thinking("Add <b>them</b>.", "vllm"), Text("4 </think> is text"))
-
-
-@pytest.mark.parametrize(("number", "thought"), [(0, "The tide turns twice."), (1, "The port first.")])
-async def test_thinking_that_comes_as_a_list_is_kept_apart_from_the_text(number: int, thought: str) -> None:
-    got = await answer(chat(RecordedTransport([exchange("streams/mistral/thinking", number)]), "mistral"))
-    assert got.message().parts[0] == Thinking(thought, "mistral")
-    assert isinstance(got.message().parts[1], Text)
-
-
-async def test_text_that_only_mentions_the_tag_is_text() -> None:
-    stream = events(part({"content": "<thi"}), part({"content": "s> and <think>"}), part({}, "stop"), DONE)
-    assert (await answer(chat(answering(stream), "vllm"))).message().parts == (Text("<this> and <think>"),)
-
-
-@pytest.mark.requirement("provider.extra.round_trip")
-@pytest.mark.parametrize(
-    ("file", "number"),
-    [
-        ("streams/openrouter/reasoning_details", 0),
-        *recorded([("openrouter/openrouter_preserve_reasoning_block", 1)]),
-    ],
-)
-async def test_reasoning_details_survive_storage_and_go_back_unchanged(file: str, number: int) -> None:
-    replayed = exchange(file, number)
-    details = msgspec.json.decode(replayed.body)["choices"][0]["message"]["reasoning_details"]
-    message = (await answer(chat(RecordedTransport([replayed]), "openrouter"))).message()
-    stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
-    body = await sent(ask(User.of("a"), stored, User.of("b"), model="openai/gpt-5-mini"), "openrouter")
-    assert body["messages"][1]["reasoning_details"] == details
-
-
-@pytest.mark.requirement("provider.extra.reasoning_replay")
-@pytest.mark.parametrize(
-    ("file", "text", "signature"),
-    [
-        (REASONING, "A sum: 3+4 is 7.", "RXQwQkNrZ0lDaEFDR0FJcQ=="),
-        *recorded([(REASONING_RECORDED, "This is a simple arithmetic question. 2+2 equals 4.", "Et0BCkgIChACGAIq")]),
-    ],
-)
-async def test_streamed_reasoning_details_are_put_together_with_their_signature(
-    file: str, text: str, signature: str
-) -> None:
-    message = (await answer(chat(RecordedTransport([exchange(file)]), "openrouter"))).message()
-    body = await sent(ask(User.of("a"), message, model="anthropic/claude-sonnet-4.5"), "openrouter")
-    (detail,) = body["messages"][1]["reasoning_details"]
-    assert detail["type"] == "reasoning.text"
-    assert detail["text"] == text
-    assert detail["signature"].startswith(signature)
-
-
-@pytest.mark.requirement("provider.extra.other_provider")
-async def test_data_of_another_provider_is_left_out() -> None:
-    foreign = Assistant(
-        (
-            Thinking("secret", "anthropic", "sig", Raw(b'[{"type":"reasoning.text"}]')),
-            Text("Yes."),
-            ToolCall("c1", "look", "{}", "google", Raw(b'{"extra_content":{"google":1}}')),
-            Opaque("google", Raw(b'{"extra_content":{"google":1}}')),
-            ProviderCall("w1", "web_search", "openai", opaque=Raw(b'{"type":"web_search_call"}')),
-        )
-    )
-    body = await sent(ask(User.of("a"), foreign, ToolResults((ToolResult("c1", "look", (Text("ok"),)),))), "openrouter")
-    assert body["messages"][1] == {
-        "role": "assistant",
-        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
-        "content": [{"type": "text", "text": "Yes."}],
-    }
-
-
-@pytest.mark.requirement("provider.extra.round_trip")
-async def test_extra_content_of_calls_and_messages_goes_back() -> None:
-    extra = {"google": {"thought_signature": "AVSo"}}
-    call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": "{}"}, "extra_content": extra}
-    stream = events(part({"tool_calls": [call], "extra_content": extra}), part({}, "stop"), DONE)
-    message = (await answer(chat(answering(stream), "compatible"))).message()
-    stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
-    body = await sent(ask(User.of("a"), stored), "compatible")
-    assert body["messages"][1]["tool_calls"][0]["extra_content"] == extra
-    assert body["messages"][1]["extra_content"] == extra
-
-
-async def test_deepseek_gets_its_reasoning_back_inside_a_tool_round_only() -> None:
-    stream = events(part({"reasoning_content": "Hm."}), part({"content": "Yes."}), part({}, "stop"), DONE)
-    message = (await answer(chat(answering(stream), "deepseek"))).message()
-    assert message.parts[0] == Thinking("Hm.", "deepseek")
-    calling = Assistant((*message.parts, ToolCall("c", "look", "{}", "deepseek")))
-    body = await sent(ask(User.of("a"), message, calling), "deepseek")
-    assert "reasoning_content" not in body["messages"][1]
-    assert body["messages"][2]["reasoning_content"] == "Hm."
-
-
 @pytest.mark.requirement("provider.stream.images")
 async def test_images_come_in_index_order() -> None:
     def image(index: int, data: str) -> dict[str, Any]:
@@ -759,24 +405,6 @@ async def test_images_come_in_index_order() -> None:
     )
     message = (await answer(chat(answering(stream), "openrouter"))).message()
     assert message.parts == (Text("Two:"), Image("image/webp", data="QUE="), Image("image/webp", data="QkI="))
-
-
-@pytest.mark.requirement("provider.tools.executed")
-async def test_tools_that_the_server_ran_are_recorded_and_never_called() -> None:
-    tool = {"index": 0, "type": "search", "arguments": '{"q":"x"}', "output": "found"}
-    notes = [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}]
-    stream = events(part({"content": "Yes.", "executed_tools": [tool], "annotations": notes}), part({}, "stop"), DONE)
-    got = await answer(chat(answering(stream), "groq"))
-    ran = [one for one in got.message().parts if isinstance(one, ProviderCall)]
-    assert [(one.name, one.provider, one.status) for one in ran] == [
-        ("search", "groq", "completed"),
-        ("web_search", "groq", "completed"),
-    ]
-    assert (got.message().calls, got.finish_reason) == ((), "end_turn")
-    assert [one["role"] for one in (await sent(ask(User.of("a"), got.message()), "groq"))["messages"]] == [
-        "user",
-        "assistant",
-    ]
 
 
 @pytest.mark.requirement("provider.family.available")
@@ -817,22 +445,6 @@ async def test_a_key_of_the_environment_is_sent_to_its_own_address_only(monkeypa
     assert "Authorization" not in elsewhere.sent[0].headers
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [b"{", b'{"choices":1}', b'{"choices":[{"delta":{"executed_tools":[1]},"finish_reason":"stop"}]}'],
-)
-async def test_an_event_that_makes_no_sense_fails_the_call_after_what_was_read(bad: bytes) -> None:
-    case = Failed("bad", ask(), cls="server", text="Hel")
-    await check_provider(lambda _: chat(answering(events(part({"content": "Hel"}), bad, DONE)), "groq"), [case])
-
-
-@pytest.mark.parametrize("kind", [SSE, JSON])
-async def test_an_answer_that_cannot_be_read_may_be_billed(kind: str) -> None:
-    with pytest.raises(ProviderError) as raised:
-        await answer(chat(answering(events(b"{oops"), kind=kind)))
-    assert (raised.value.cls, raised.value.unanswered) == ("server", True)
-
-
 async def test_an_empty_finish_reason_is_none() -> None:
     stream = events({"choices": [{"delta": {"content": "Hel"}, "finish_reason": ""}]})
     await check_provider(lambda _: chat(answering(stream)), [Failed("cut", ask(), cls="server", text="Hel")])
@@ -869,10 +481,3 @@ async def test_the_family_conforms() -> None:
         cases.append(Aborted("hung", ask(), reached=silent.reached.wait, closed=lambda: True))
         await check_provider(build, cases)
         await silent.let_go.wait()
-
-
-async def test_thinking_ends_before_the_text_begins() -> None:
-    chunks = await chunks_of(
-        chat(answering(events(part({"reasoning": "hm"}), part({"content": "x"}), part({}, "stop"), DONE)), "groq")
-    )
-    assert chunks == [ThinkingDelta("hm"), ThinkingDone(), TextDelta("x"), Finish("end_turn")]

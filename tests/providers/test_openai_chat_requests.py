@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
+from openai_chat_kit import DONE, HELLO, KEY, chat, part, sent
 from openai_stand_in import (
     SSE,
     answer,
     answering,
     ask,
     events,
-    sent_by,
     spec,
 )
 
@@ -39,29 +39,8 @@ from weftline.providers.base import (
     OutputSchema,
     ProviderError,
 )
-from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.profiles import PROFILES
 from weftline.testing.recordings import RecordedTransport, replay
-
-KEY = "sk-secret-0123456789"
-DONE = b"[DONE]"
-
-
-def part(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-
-
-HELLO = events(part({"content": "Hello"}), part({}, "stop"), DONE)
-
-
-def chat(transport: RecordedTransport, profile: str = "openai", **settings: Any) -> OpenAIChat:
-    base_url = settings.pop("base_url", "http://stand-in/v1")
-    return OpenAIChat(profile=profile, transport=transport, base_url=base_url, api_key=KEY, **settings)
-
-
-async def sent(request: ModelRequest, profile: str = "openai", **settings: Any) -> Any:
-    return await sent_by(lambda transport: chat(transport, profile, **settings), HELLO, request)
-
 
 LEVELS = [
     ("openai", "gpt-5", {0: "minimal", 15: "minimal", 30: "low", 50: "medium", 80: "high", 100: "high"}),

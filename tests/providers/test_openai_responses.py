@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,7 +9,21 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import UNSET
+from openai_responses_kit import (
+    ENCRYPTED,
+    ENCRYPTED_RECORDED,
+    HELLO,
+    KEY,
+    SEARCH,
+    SEARCH_RECORDED,
+    completed,
+    folder,
+    ours,
+    response,
+    responses,
+    text_item,
+)
 from openai_stand_in import (
     JSON,
     SSE,
@@ -19,7 +32,6 @@ from openai_stand_in import (
     ask,
     chunks_of,
     events,
-    sent_by,
     serving,
     spec,
 )
@@ -27,18 +39,9 @@ from openai_stand_in import (
 from traffic import exchange, recorded
 from weftline.messages import (
     Assistant,
-    File,
-    Image,
-    Message,
-    Opaque,
-    ProviderCall,
     Text,
     Thinking,
-    ToolCall,
-    ToolResult,
-    ToolResults,
     Usage,
-    User,
 )
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.base import (
@@ -46,53 +49,14 @@ from weftline.providers.base import (
     CallDone,
     CallStart,
     Finish,
-    ModelInfo,
-    ModelRequest,
-    OutputSchema,
     ProviderError,
     TextDelta,
     UsageUpdate,
 )
-from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.testing import Aborted, Answered, Failed, check_provider
 from weftline.testing.providers import Case
 from weftline.testing.recordings import RecordedTransport, replay
-
-KEY = "sk-secret-0123456789"
-
-
-def response(*output: dict[str, Any], status: str = "completed", **fields: Any) -> dict[str, Any]:
-    return {"object": "response", "status": status, "output": list(output), **fields}
-
-
-def text_item(text: str, **fields: Any) -> dict[str, Any]:
-    content: list[dict[str, Any]] = [{"type": "output_text", "text": text, "annotations": []}]
-    return {"type": "message", "id": "msg_1", "role": "assistant", "content": content, **fields}
-
-
-def completed(*output: dict[str, Any], kind: str = "completed", **fields: Any) -> dict[str, Any]:
-    return {"type": f"response.{kind}", "response": response(*output, status=kind, **fields)}
-
-
-HELLO = events(completed(text_item("Hello")))
-
-
-def responses(transport: RecordedTransport, **settings: Any) -> OpenAIResponses:
-    return OpenAIResponses(transport=transport, base_url="http://stand-in/v1", api_key=KEY, **settings)
-
-
-async def sent(request: ModelRequest, **settings: Any) -> Any:
-    return await sent_by(lambda transport: responses(transport, **settings), HELLO, request)
-
-
-def folder(name: str) -> str:
-    return f"openai_responses/{name}"
-
-
-def ours(name: str) -> str:
-    return f"streams/openai_responses/{name}"
-
 
 Row = tuple[str, int, str, list[tuple[str, str]], str, Usage]
 OURS: list[Row] = [
@@ -222,9 +186,7 @@ async def test_the_official_client_reads_the_same_from_the_same_bytes(file: str,
 
 
 CALL, CALL_RECORDED = ours("call_then_text"), folder("openai_responses_stream")
-ENCRYPTED, ENCRYPTED_RECORDED = ours("encrypted_reasoning"), folder("openai_responses_streaming_usage")
 LATE, LATE_RECORDED = ours("reasoning_ends_after_the_text"), folder("openai_responses_raw_cot_stream_openrouter")
-SEARCH, SEARCH_RECORDED = ours("file_search"), folder("openai_responses_model_file_search_tool_stream")
 STREAMED = [
     (CALL, 0),
     (ENCRYPTED, 0),
@@ -353,160 +315,11 @@ async def test_the_parts_of_a_reasoning_summary_are_paragraphs_streamed_or_not()
     assert _thoughts(first) == ["One.\n\nTwo."]
 
 
-@pytest.mark.requirement("provider.extra.reasoning_replay")
-@pytest.mark.parametrize("file", [ENCRYPTED, *recorded([ENCRYPTED_RECORDED])])
-async def test_encrypted_reasoning_survives_storage_and_goes_back_unchanged_and_in_place(file: str) -> None:
-    replayed = exchange(file)
-    lines = [line for line in replayed.body.splitlines() if b'"type":"response.output_item.done"' in line]
-    reasoning, call = (msgspec.json.decode(line.removeprefix(b"data: "))["item"] for line in lines)
-    message = (await answer(responses(RecordedTransport([replayed])))).message()
-    stored = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
-    results = ToolResults((ToolResult(stored.calls[0].id, call["name"], (Text("ok"),)),))
-    body = await sent(ask(User.of("Calculate"), stored, results, model="gpt-5"))
-    assert body["input"] == [
-        {"role": "user", "content": "Calculate"},
-        reasoning,
-        {
-            "type": "function_call",
-            "call_id": call["call_id"],
-            "name": call["name"],
-            "arguments": call["arguments"],
-        },
-        {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"},
-    ]
-    assert body["store"] is False
-    assert body["include"] == ["reasoning.encrypted_content"]
-    assert "previous_response_id" not in body
-
-
-async def test_reasoning_with_nothing_after_it_is_not_sent_back() -> None:
-    item = Raw(b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gAAA"}')
-    body = await sent(ask(User.of("a"), Assistant((Thinking("", "openai", None, item),)), User.of("b")))
-    assert [one["role"] for one in body["input"]] == ["user", "user"]
-
-
-@pytest.mark.requirement("provider.extra.other_provider")
-async def test_data_of_another_provider_is_left_out() -> None:
-    foreign = Assistant(
-        (
-            Thinking("secret", "anthropic", "sig"),
-            Thinking("", "openrouter", None, Raw(b'{"type":"reasoning","encrypted_content":"x"}')),
-            Text("Yes."),
-            ToolCall("c1", "look", "{}", "google", Raw(b'{"extra_content":{"google":1}}')),
-            Opaque("google", Raw(b'{"type":"anything"}')),
-            ProviderCall("w1", "web_search", "anthropic", opaque=Raw(b'{"type":"web_search_call"}')),
-        )
-    )
-    body = await sent(ask(User.of("a"), foreign))
-    assert body["input"][1:] == [
-        {"role": "assistant", "content": "Yes."},
-        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
-    ]
-
-
-@pytest.mark.parametrize("file", [ours("reasoning_summary"), *recorded(["openai_chat/openai_model_thinking_part"])])
-async def test_a_conversation_of_the_responses_api_goes_on_over_chat_without_its_items(file: str) -> None:
-    message = (await answer(responses(RecordedTransport([exchange(file)])))).message()
-    transport = answering(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n')
-    provider = OpenAIChat(transport=transport, base_url="http://stand-in/v1", api_key=KEY)
-    await answer(provider, ask(User.of("a"), message, User.of("b"), model="o3-mini"))
-    body = msgspec.json.decode(transport.sent[0].body)
-    assert body["messages"][1] == {"role": "assistant", "content": message.text}
-
-
-@pytest.mark.requirement("provider.tools.executed")
-@pytest.mark.parametrize(
-    ("file", "number", "query", "said"),
-    [
-        (SEARCH, 0, "When is high water?", "High water is at 04:12."),
-        *recorded([(SEARCH_RECORDED, 3, "What is the capital of France?", "The capital of France is Paris.")]),
-    ],
-)
-async def test_a_tool_that_openai_ran_is_recorded_never_called_and_goes_back_in_place(
-    file: str, number: int, query: str, said: str
-) -> None:
-    got = await answer(responses(RecordedTransport([exchange(file, number)])))
-    ran, text = got.message().parts
-    assert isinstance(ran, ProviderCall)
-    assert (ran.name, ran.provider, ran.status) == ("file_search", "openai", "completed")
-    assert ran.input is not UNSET
-    assert msgspec.json.decode(ran.input) == [query]
-    assert (text, got.message().calls, got.finish_reason) == (Text(said), (), "end_turn")
-    body = await sent(ask(User.of("a"), got.message(), User.of("b")))
-    assert [item.get("type") for item in body["input"]] == [None, "file_search_call", None, None]
-    assert body["input"][1]["id"] == ran.id
-
-
-@pytest.mark.requirement("provider.stream.images")
-async def test_a_search_for_tools_is_recorded_and_goes_back_with_the_call_that_it_led_to() -> None:
-    replayed = exchange(ours("tool_search"))
-    message = (await answer(responses(RecordedTransport([replayed])))).message()
-    search = message.parts[0]
-    assert isinstance(search, ProviderCall)
-    assert (search.name, search.status) == ("tool_search", "completed")
-    assert msgspec.json.decode(bytes(search.input if search.input is not UNSET else b"")) == {
-        "paths": ["harbour"],
-        "limit": 3,
-    }
-    result = ToolResults((ToolResult("call_1", "high_water", (Text("noon"),)),))
-    body = await sent(ask(User.of("When?"), message, result))
-    kinds = [item["type"] for item in body["input"][1:]]
-    assert kinds == ["tool_search_call", "tool_search_output", "function_call", "function_call_output"]
-    assert body["input"][1]["arguments"] == {"paths": ["harbour"], "limit": 3}
-    assert body["input"][3]["namespace"] == "harbour"
-
-
 @pytest.mark.parametrize("number", [0, 1], ids=["queued", "in_progress"])
 async def test_an_answer_that_has_not_been_written_yet_is_a_failure(number: int) -> None:
     with pytest.raises(ProviderError, match="before its answer was finished") as caught:
         await answer(responses(RecordedTransport([exchange(ours("not_finished"), number)])))
     assert (caught.value.cls, caught.value.retryable) == ("server", False)
-
-
-async def test_an_item_whose_fields_are_not_those_of_ours_is_kept_as_it_is() -> None:
-    odd = {"type": "program_output", "id": 7, "status": 1, "content": "text", "summary": {"a": 1}}
-    message = (await answer(responses(answering(events(completed(odd, text_item("Hello"))))))).message()
-    assert message.text == "Hello"
-    assert odd in (await sent(ask(User.of("hi"), message)))["input"]
-
-
-async def test_requests_of_one_conversation_name_it() -> None:
-    assert (await sent(ask(cache_key="run_1")))["prompt_cache_key"] == "run_1"
-    assert "prompt_cache_key" not in await sent(ask())
-
-
-async def test_a_generated_image_is_kept_once_and_goes_back_with_its_call() -> None:
-    item = {
-        "type": "image_generation_call",
-        "id": "ig_1",
-        "status": "completed",
-        "output_format": "webp",
-        "result": "QUJD" * 40,
-    }
-    message = (await answer(responses(answering(events(completed(item, text_item("There."))))))).message()
-    call, image, _text = message.parts
-    assert isinstance(call, ProviderCall)
-    assert image == Image("image/webp", data="QUJD" * 40)
-    assert msgspec.json.encode(message).count(b"QUJD" * 40) == 1
-    body = await sent(ask(User.of("a"), message))
-    assert body["input"][1] == item
-
-
-async def test_the_phase_of_a_message_goes_back_with_it() -> None:
-    stream = events(completed(text_item("First I look.", phase="commentary"), text_item("Done.", phase="final_answer")))
-    message = (await answer(responses(answering(stream)))).message()
-    assert message.text == "First I look.Done."
-    body = await sent(ask(User.of("a"), message))
-    assert body["input"][1:] == [
-        {"role": "assistant", "content": "First I look.", "phase": "commentary"},
-        {"role": "assistant", "content": "Done.", "phase": "final_answer"},
-    ]
-
-
-async def test_items_that_are_not_known_go_back_unchanged() -> None:
-    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
-    message = (await answer(responses(answering(events(completed(item, text_item("x"))))))).message()
-    assert (await sent(ask(User.of("a"), message)))["input"][1] == item
 
 
 @pytest.mark.requirement("provider.stream.finish_reason")
@@ -577,189 +390,6 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(body: bytes) -> None:
     with pytest.raises(ProviderError) as caught:
         await answer(responses(answering(body, kind=JSON)))
     assert caught.value.cls == "server"
-
-
-LEVELS: list[tuple[str, dict[int, str | None]]] = [
-    ("gpt-5", {0: "minimal", 15: "minimal", 30: "low", 50: "medium", 80: "high", 100: "high"}),
-    ("gpt-5-mini-2025-08-07", {0: "minimal", 15: "minimal", 80: "high"}),
-    ("gpt-5.5", {0: "none", 15: "low", 30: "low", 50: "medium", 80: "high", 90: "xhigh", 100: "xhigh"}),
-    ("gpt-5.6-sol", {0: "none", 90: "xhigh", 100: "max"}),
-    ("gpt-6-sol", {0: "none", 80: "high", 90: "xhigh", 100: "max"}),
-    ("gpt-6-astra", {0: "low", 100: "max"}),
-    ("gpt-5.1-codex", {0: "low", 80: "high", 100: "high"}),
-    ("gpt-5.1-codex-max", {0: "low", 90: "xhigh"}),
-    ("gpt-5.3-codex", {0: "low", 90: "xhigh"}),
-    ("gpt-5.4-pro", {0: "medium", 80: "high", 100: "xhigh"}),
-    ("o3", {0: "low", 15: "low", 30: "low", 50: "medium", 80: "high"}),
-    ("o1-mini", {0: None, 80: None}),
-    ("gpt-4o", {0: None, 30: None, 80: None}),
-    ("gpt-4.1-mini", {80: None}),
-    ("my-own", {80: None}),
-]
-
-
-@pytest.mark.requirement("provider.reasoning.openai")
-@pytest.mark.parametrize(("model", "levels"), LEVELS)
-async def test_a_level_becomes_the_effort_of_the_model_or_no_field(model: str, levels: dict[int, str | None]) -> None:
-    provider = responses(answering(HELLO))
-    for level, effort in levels.items():
-        body = await sent(ask(model=model, reasoning=level))
-        assert body.get("reasoning", {}).get("effort") == effort
-        assert ("reasoning" in body) is (effort is not None)
-        assert ("include" in body) is provider.takes_reasoning(model) is (effort is not None)
-
-
-async def test_a_summary_is_asked_for_above_level_0_unless_it_is_switched_off() -> None:
-    assert (await sent(ask(model="gpt-5", reasoning=50)))["reasoning"]["summary"] == "auto"
-    assert "summary" not in (await sent(ask(model="gpt-5", reasoning=0)))["reasoning"]
-    assert "summary" not in (await sent(ask(model="gpt-5", reasoning=50), reasoning_summary="none"))["reasoning"]
-    assert "reasoning" not in await sent(ask(model="gpt-5"))
-
-
-@pytest.mark.requirement("provider.schema.openai", "provider.schema.with_reasoning")
-async def test_the_output_schema_is_sent_verbatim_on_every_turn_together_with_the_tools() -> None:
-    limited = b'{"type": "number", "minimum": 1.50, "maximum": 123456789012345678901234567890}'
-    verbatim = (
-        b'{"type": "object", "properties": {"a": %b}, "required": ["a"], "additionalProperties": false}' % limited
-    )
-    transport = RecordedTransport(replay(*[(200, SSE, HELLO)] * 2))
-    provider = responses(transport)
-    request = ask(model="gpt-5", tools=[spec()], output_schema=OutputSchema("report", Raw(verbatim)), reasoning=80)
-    for _ in range(2):
-        await answer(provider, request)
-    for one in transport.sent:
-        body = msgspec.json.decode(one.body)
-        assert verbatim in one.body
-        assert {name: body["text"]["format"][name] for name in ("type", "strict", "name")} == {
-            "type": "json_schema",
-            "strict": True,
-            "name": "report",
-        }
-        assert body["reasoning"]["effort"] == "high"
-        assert [tool["name"] for tool in body["tools"]] == ["look"]
-
-
-@pytest.mark.requirement("provider.request.parameters")
-async def test_parameters_appear_in_native_form_and_those_that_the_api_lacks_are_left_out() -> None:
-    body = await sent(
-        ask(
-            tools=[spec("a.b")],
-            tool_choice=("tool", "a.b"),
-            parallel_tool_calls=True,
-            max_output_tokens=100,
-            temperature=0.5,
-            top_p=0.9,
-            top_k=40,
-            stop=["END"],
-            system="Be brief.",
-        )
-    )
-    settings = {key: value for key, value in body.items() if key not in ("input", "tools")}
-    assert settings == {
-        "model": "gpt-4o",
-        "instructions": "Be brief.",
-        "store": False,
-        "stream": True,
-        "tool_choice": {"type": "function", "name": "a_b"},
-        "parallel_tool_calls": True,
-        "max_output_tokens": 100,
-        "temperature": 0.5,
-        "top_p": 0.9,
-    }
-    for choice in ("auto", "none", "required"):
-        assert (await sent(ask(tools=[spec()], tool_choice=choice)))["tool_choice"] == choice
-    assert (await sent(ask(tools=[spec()], tools_disabled=True)))["tool_choice"] == "none"
-    drawing = [spec("provider:image_generation"), spec("provider:web_search")]
-    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:image_generation"))))["tool_choice"]
-    assert chosen == {"type": "image_generation"}
-    chosen = (await sent(ask(tools=drawing, tool_choice=("tool", "provider:web_search"))))["tool_choice"]
-    assert chosen == {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}
-    assert not {"temperature", "top_p"} & (await sent(ask(model="gpt-5", temperature=1, top_p=1))).keys()
-    assert "parallel_tool_calls" not in await sent(ask(model="o3", tools=[spec()], parallel_tool_calls=True))
-
-
-@pytest.mark.requirement("provider.request.images")
-async def test_images_and_files_are_sent_natively_also_in_tool_results() -> None:
-    image, linked = Image("image/png", data="QUJD"), Image("image/png", url="https://example.org/a.png")
-    pdf = File("application/pdf", data="QUJD", name="a.pdf")
-    results = ToolResults((ToolResult("c1", "shot", (Text("Done."), image, pdf)),))
-    body = await sent(ask(User((Text("See:"), linked)), Assistant((ToolCall("c1", "shot"),)), results))
-    assert body["input"][0]["content"] == [
-        {"type": "input_text", "text": "See:"},
-        {"type": "input_image", "image_url": "https://example.org/a.png", "detail": "auto"},
-    ]
-    assert body["input"][2]["output"] == [
-        {"type": "input_text", "text": "Done."},
-        {"type": "input_image", "image_url": "data:image/png;base64,QUJD", "detail": "auto"},
-        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"},
-    ]
-    blind = await sent(ask(User((image,)), model="blind"), models=[ModelInfo("blind", vision=False)])
-    assert "QUJD" not in str(blind)
-
-
-async def test_tools_say_whether_they_are_strict() -> None:
-    closed = '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'
-    body = await sent(ask(tools=[spec("one", closed), spec("two", '{"type":"object"}')]))
-    assert [(tool["name"], tool["strict"]) for tool in body["tools"]] == [("one", True), ("two", False)]
-    assert body["tools"][1]["parameters"] == {"type": "object", "properties": {}}
-
-
-@pytest.mark.requirement("provider.tools.builtin")
-async def test_a_tool_of_openai_is_selected_by_name_and_an_unknown_one_is_refused_before_the_request() -> None:
-    searching = spec("provider:file_search", '{"vector_store_ids":["vs_1"]}')
-    body = await sent(ask(tools=[spec(), searching, spec("provider:code_interpreter")]))
-    assert [tool["type"] for tool in body["tools"]] == ["function", "file_search", "code_interpreter"]
-    assert body["tools"][1]["vector_store_ids"] == ["vs_1"]
-    body = await sent(ask(tools=[spec("provider:shell"), spec("provider:tool_search")]))
-    assert body["tools"] == [{"type": "shell", "environment": {"type": "container_auto"}}, {"type": "tool_search"}]
-    transport = answering(HELLO)
-    provider = responses(transport)
-    with pytest.raises(ProviderError, match="teleport") as caught:
-        await answer(provider, ask(tools=[spec("provider:teleport")]))
-    assert caught.value.cls == "invalid_request"
-    assert transport.sent == []
-    assert "web_search" in provider.builtin_tools()
-
-
-@pytest.mark.requirement("provider.request.tool_names")
-async def test_a_tool_with_a_name_that_is_not_allowed_is_called_under_its_own_name() -> None:
-    item = {"type": "function_call", "id": "fc", "call_id": "c1", "name": "files_read", "arguments": "{}"}
-    got = await answer(responses(answering(events(completed(item)))), ask(tools=[spec("files.read")]))
-    assert [call.name for call in got.message().calls] == ["files.read"]
-
-
-@pytest.mark.requirement("provider.cache.stable_prefix", "provider.cache.markers")
-async def test_a_request_begins_with_the_bytes_of_the_one_before() -> None:
-    transport = RecordedTransport(replay(*[(200, SSE, HELLO)] * 3))
-    provider = responses(transport)
-    messages: list[Message] = [User.of("Hello")]
-    request = ModelRequest("gpt-5", messages, system="Be brief.", tools=[spec("a.b"), spec("c")])
-    thought = Raw(b'{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gAAA"}')
-    for index in range(3):
-        await answer(provider, request)
-        messages.append(Assistant((Thinking("", "openai", None, thought), ToolCall(f"c{index}", "a.b"))))
-        messages.append(ToolResults((ToolResult(f"c{index}", "a.b", (Text("ok"),)),)))
-    bodies = [one.body for one in transport.sent]
-    for earlier, later in pairwise(bodies):
-        assert later.startswith(earlier[: earlier.index(b'],"store":')])
-        assert b"cache_control" not in later
-    again = RecordedTransport(replay((200, SSE, HELLO)))
-    fresh = ModelRequest("gpt-5", messages[:5], system="Be brief.", tools=[spec("a.b"), spec("c")])
-    await answer(responses(again), fresh)
-    assert again.sent[0].body == bodies[2]
-
-
-@pytest.mark.requirement("provider.request.inspect")
-async def test_the_native_request_can_be_inspected_without_key_and_binary_content() -> None:
-    transport = answering(HELLO)
-    provider = responses(transport)
-    request = ask(User((Image("image/png", data="QUJD" * 100),)))
-    shown = provider.native_request(request)
-    await answer(provider, request)
-    assert shown.url == transport.sent[0].url == "http://stand-in/v1/responses"
-    assert shown.body.replace(b"[elided]", b"QUJD" * 100) == transport.sent[0].body
-    assert KEY not in f"{shown} {provider!r}"
-    assert transport.sent[0].headers["Authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.requirement("provider.stream.abort", "provider.family.available")

@@ -20,7 +20,7 @@ import apsw
 import msgspec
 
 from weftline.store import records
-from weftline.store.base import Query, SqlValue, Statement
+from weftline.store.database import Query, SqlValue, Statement
 from weftline.store.sqlite.connection import connect, migrate
 
 _TEXTS = {"table": "agents", "metadata": '{"env": "prod"}'}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.store.base import SqlValue, Statement
+from weftline.store.database import SqlValue, Statement
 
 from .statements import Seen, every_statement, literals, queries
 

@@ -20,7 +20,8 @@ from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import Copied, Loaded, Store, Write, Written
+from weftline.store.base import Loaded, Store, Write, Written
+from weftline.store.copies import Copied
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.memory.log import MemoryLog
 from weftline.store.records import threads, workspaces

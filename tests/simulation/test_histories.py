@@ -13,7 +13,8 @@ from weftline.runtime import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
-CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else SEEDS
+"""Enough for any planted bug to be noticed."""
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 100
 BLOCK = 25
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from forked import python
-from weftline.store.base import LogReader, Query, Write, Written, statement
+from weftline.store.base import LogReader, Write, Written
+from weftline.store.database import Query, statement
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace

@@ -9,7 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.store.base import Copied, Database, Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.base import Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.copies import Copied
+from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
 
 

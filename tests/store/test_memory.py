@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from weftline.errors import StoreError
-from weftline.store.base import statement
+from weftline.store.database import statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace, find_workspace

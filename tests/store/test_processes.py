@@ -123,8 +123,7 @@ def test_a_second_owner_is_refused_by_name_and_the_next_one_is_free_once_the_fir
         assert str(child.pid) in refused.value.message and socket.gethostname() in refused.value.message
         assert asyncio.run(unfinished(path)) == 0
         child.send_signal(signal.SIGKILL)
-        assert os.waitpid(child.pid, 0)[1] == signal.SIGKILL
-        child.returncode = -signal.SIGKILL
+        assert child.wait(TIMEOUT_S) == -signal.SIGKILL
         with owned(path) as store:
             assert store.store.log.unclean
 

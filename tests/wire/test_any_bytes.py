@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from weftline.errors import InvalidRequest
 from weftline.plan import decode_plan, encode_plan
+from weftline.wire.errors import error_body
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
-from weftline.wire.responses import error_body
 from weftline.wire.sessions import effective_spec
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from refusals import paths, refused
 
 from weftline.errors import InvalidRequest
 from weftline.wire.plan import plan_from_spec
@@ -16,16 +17,6 @@ Json = dict[str, Any]
 
 def body(**fields: Any) -> bytes:
     return msgspec.json.encode({"prompt": "hi", **fields})
-
-
-def refused(raw: bytes) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
-        parse_run(raw)
-    return caught.value
-
-
-def paths(error: InvalidRequest) -> list[str]:
-    return [issue["path"] for issue in error.details["issues"]]
 
 
 def metadata_of(size: int) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
+from refusals import paths, refused
 
-from weftline.errors import InvalidRequest
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef
 from weftline.redaction import REDACTED
 from weftline.wire.plan import plan_from_spec
@@ -101,16 +101,6 @@ REFUSED: list[tuple[Any, str]] = [
 
 def body(*tools: Any) -> bytes:
     return msgspec.json.encode({"prompt": "hi", "tools": tools})
-
-
-def refused(raw: bytes) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
-        parse_run(raw)
-    return caught.value
-
-
-def paths(error: InvalidRequest) -> list[str]:
-    return [issue["path"] for issue in error.details["issues"]]
 
 
 @pytest.mark.requirement("wire.tools.ref_validation")

@@ -20,6 +20,7 @@ from weftline.errors import (
 )
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, Usage, User
+from weftline.wire.errors import error_body, wire_code
 from weftline.wire.responses import (
     CatalogModel,
     Pricing,
@@ -28,7 +29,6 @@ from weftline.wire.responses import (
     Status,
     created_run,
     created_session,
-    error_body,
     iso,
     models_list,
     session_info,
@@ -51,12 +51,18 @@ def test_a_time_is_utc_with_six_digits() -> None:
 @pytest.mark.parametrize("code", TABLE)
 def test_every_error_has_the_fields_that_clients_read(code: str) -> None:
     body = read(error_body(WeftlineError("What happened.", code=code), "req_1"))
-    assert body["code"] == code
+    assert body["code"] == wire_code(code)
     assert body["message"] == "What happened."
-    assert body["error"] in {code, "What happened."}
+    assert body["error"] in {wire_code(code), "What happened."}
     assert body["hint"].endswith(TABLE[code].remedy)
     assert "What happened." in (body["error"], body["hint"].removesuffix(f" {TABLE[code].remedy}"))
     assert body["requestId"] == "req_1"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("unknown_call", "unknown_tool_use"), ("thread_ended", "session_ended")])
+def test_two_codes_have_another_name_on_the_wire(ours: str, theirs: str) -> None:
+    body = read(error_body(WeftlineError("", code=ours, hint=""), ""))
+    assert (body["error"], body["code"]) == (theirs, theirs)
 
 
 def test_an_error_without_words_still_has_a_message() -> None:

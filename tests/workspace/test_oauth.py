@@ -13,7 +13,7 @@ from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
-from weftline.store.base import Database, Query, statement
+from weftline.store.database import Database, Query, statement
 from weftline.store.records.apps import App
 from weftline.store.sqlite.store import SqliteStore
 from weftline.workspace import apps, consent, grants, keys, users

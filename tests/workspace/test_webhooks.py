@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weftline.errors import InvalidRequest, NotFound
-from weftline.store.base import Query, statement
+from weftline.store.database import Query, statement
 from weftline.store.records import deliveries
 from weftline.store.records.deliveries import Attempt
 from weftline.store.records.webhooks import WebhookRow

@@ -95,7 +95,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
 
 
 def open_question(s: State, id: str) -> Question | None:
-    """The call waiting for a client's answer under this id, its `toolUseId`."""
+    """The call waiting for a client's answer under its id."""
     question = s.questions.open.get(id)
     return question if question is not None and question.kind == "call" else None
 

@@ -1,16 +1,38 @@
-"""Answers that come again: the log tells which request closed a call."""
+"""Clients' results of calls: the fact that each becomes, and those that come again."""
 
 from __future__ import annotations
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import decode_closed
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
+from weftline.kernel.state import Question
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.step import closed_body, size_of
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
 
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
 """Of the newest results: whoever got no answer asks again soon."""
+
+
+def closed_by_client(
+    run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str
+) -> Draft:
+    """The end of the call that this open question stands for."""
+    call = run.state.batch.calls[question.index]
+    head = CallClosed(
+        run.state.turn - 1,
+        question.index,
+        call.id,
+        call.name,
+        "failed" if output.is_error else "returned",
+        is_error=output.is_error,
+        client=call.client,
+        size=size_of(run.work, output.parts),
+    )
+    body = closed_body(run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key)
+    return Draft(head, body)
 
 
 async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:

@@ -20,15 +20,12 @@ from typing import Self
 
 from msgspec import UNSET, Raw
 
-from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, NotFound, StoreError, Unavailable, invalid
+from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts, open_await, open_question
-from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
-    KIND,
     RULES,
     AwaitOutcome,
-    CallClosed,
     CancelRequested,
     Fact,
     MessageQueued,
@@ -45,7 +42,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
-from weftline.runtime.answers import was_answered
+from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
@@ -56,21 +53,19 @@ from weftline.runtime.engine import Resumed
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.reading import StoredRuns
-from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
-from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, RunRow, Store, Write
+from weftline.store.base import IdempotencyKey, NewRun, Store, Write
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
@@ -365,22 +360,9 @@ class EmbeddedEngine(StoredRuns):
                 return True
             if state.ended:
                 raise Conflict("The run has ended.", code="run_terminal")
-            raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
-        call = state.batch.calls[question.index]
-        head = CallClosed(
-            state.turn - 1,
-            question.index,
-            call.id,
-            call.name,
-            "failed" if output.is_error else "returned",
-            is_error=output.is_error,
-            client=call.client,
-            size=size_of(run.work, output.parts),
-        )
-        body = closed_body(
-            run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key
-        )
-        await self._append(run, head, body)
+            raise NotFound("No call of this run waits for a result under this id.", code="unknown_call")
+        closed = closed_by_client(run, question, output, message_id=message_id, idempotency_key=idempotency_key)
+        await self._append(run, closed.head, closed.body)
         return True
 
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
@@ -413,7 +395,7 @@ class EmbeddedEngine(StoredRuns):
             await self._until_ended(run)  # they go first
             run = await self._residents.load(key)
         await self._settled(run)
-        return await self._make_receipt(key, run.state.status)
+        return await stored_receipt(self._log_store, key, run.state.status)
 
     async def _until_ended(self, run: LiveRun) -> None:
         follower = self._hub.follow(run.key, run.id, after=run.log.durable, workspace=run.workspace)
@@ -521,26 +503,6 @@ class EmbeddedEngine(StoredRuns):
             if owner == (run_id, workspace):
                 return key
         raise NotFound("There is no such run.")
-
-    async def find(self, run_id: str, *, workspace: int) -> RunRow:
-        """The run's row. Raises `NotFound` as `locate` does."""
-        parsed = ids.parse(run_id, prefix="run_")
-        row = await self._log_store.run(parsed[0]) if parsed is not None else None
-        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
-            raise NotFound("There is no such run.")
-        return row
-
-    async def receipt(self, key: int) -> CancelReceipt:
-        row = await self._log_store.run(key)
-        return await self._make_receipt(key, "" if row is None else row.status)
-
-    async def _make_receipt(self, key: int, status: str) -> CancelReceipt:
-        closed = await self._log_store.heads(key, kinds=(KIND[CallClosed],))
-        try:
-            return receipt(status, closed)
-        except UNREADABLE:
-            name = await public_id(self._log_store, key)
-            raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

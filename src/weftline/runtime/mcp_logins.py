@@ -10,7 +10,7 @@ from msgspec import json
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor
 from weftline.runtime.clock import Clock, SystemClock
-from weftline.store.base import Database
+from weftline.store.database import Database
 from weftline.store.records import mcp_logins
 from weftline.store.secrets import Vault
 from weftline.tools.mcp.address import McpAddress

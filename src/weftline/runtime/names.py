@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from weftline.runtime import ids
-from weftline.store.base import Database
+from weftline.store.database import Database
 from weftline.store.records import threads, workspaces
 
 _KEPT = 4096

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weftline.errors import NotFound
+from weftline.runtime import ids
 from weftline.runtime.opening import Names
+from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogStore, RunFilter, RunRow, Stored
 
@@ -12,6 +15,18 @@ from weftline.store.base import LogStore, RunFilter, RunRow, Stored
 class StoredRuns:
     _log_store: LogStore
     _names: Names
+
+    async def find(self, run_id: str, *, workspace: int) -> RunRow:
+        """The run's row. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
+        parsed = ids.parse(run_id, prefix="run_")
+        row = await self._log_store.run(parsed[0]) if parsed is not None else None
+        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
+            raise NotFound("There is no such run.")
+        return row
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        row = await self._log_store.run(key)
+        return await stored_receipt(self._log_store, key, "" if row is None else row.status)
 
     async def row(self, key: int) -> RunRow | None:
         return await self._log_store.run(key)

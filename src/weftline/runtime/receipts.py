@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from msgspec import DecodeError, Struct
 
-from weftline.kernel.entries import EXECUTED, CallClosed, decode_fact
+from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import EXECUTED, KIND, CallClosed, decode_fact
 from weftline.kernel.state import FOLD, decode_state
-from weftline.store.base import RunRow
+from weftline.runtime.loading import public_id
+from weftline.store.base import LogReader, RunRow
 
 MAX_DOUBTS = 16
 """As many as a stored state remembers."""
@@ -45,6 +48,16 @@ def receipt(status: str, closed: Sequence[bytes]) -> CancelReceipt:
             calls = stopped
         calls.append(CallName(head.id, head.name))
     return CancelReceipt(status, tuple(stopped), tuple(finished), tuple(in_doubt))
+
+
+async def stored_receipt(store: LogReader, key: int, status: str) -> CancelReceipt:
+    """The receipt of a run of this status, from its log. Raises `StoreError` (`log_damaged`) if it cannot be read."""
+    closed = await store.heads(key, kinds=(KIND[CallClosed],))
+    try:
+        return receipt(status, closed)
+    except UNREADABLE:
+        name = await public_id(store, key)
+        raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
 
 
 def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:

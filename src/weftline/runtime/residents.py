@@ -24,6 +24,7 @@ from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
+from weftline.runtime.kept import KeptRuns
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
@@ -38,15 +39,10 @@ from weftline.store.base import LogStore, Progress, Stored, Write, Written
 logger = logging.getLogger(__name__)
 
 _ENDED = Progress.ENDED
-KEEP_S = 5.0
-"""How long a parked run stays in memory: clients usually answer quickly."""
-MAX_KEPT = 512
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 _NAMED = 10
 """How many runs a line of the log names."""
-_SWEEP_S = 0.1
-"""The minimum between two looks at them: the remaining wait may round to nothing."""
 
 
 class NewDriver(Protocol):
@@ -72,12 +68,9 @@ class Residents:
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
-        self._kept: dict[int, LiveRun] = {}
-        """Parked runs, longest parked first."""
+        self._kept = KeptRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
-        self._sweep: asyncio.TimerHandle | None = None
-        self._sweeping_soon = False
         self._behind: dict[int, set[int]] = {}
         """By workspace: new runs waiting for earlier runs of their threads."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -164,50 +157,9 @@ class Residents:
         else:
             ends = await self._lineage.unheard(run)
             self._runs[key] = run
-            self._keep(run)
+            self._kept.keep(run)
             self.driver.record(run, ends)
         return run
-
-    def _keep(self, run: LiveRun) -> None:
-        """Keeps a parked run in memory for a short while."""
-        run.touched_s = self._loop.time()
-        self._kept.pop(run.key, None)
-        self._kept[run.key] = run
-        self._sweep_if_full()
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(KEEP_S, self._sweep_kept)
-
-    def _sweep_if_full(self) -> None:
-        if len(self._kept) > MAX_KEPT and not self._sweeping_soon:
-            # Not right here: a commit may be half announced, and its runs are not idle before that.
-            self._sweeping_soon = True
-            self._loop.call_soon(self._sweep_soon)
-
-    def _sweep_soon(self) -> None:
-        self._sweeping_soon = False
-        self._sweep_kept()
-
-    def _sweep_kept(self) -> None:
-        """Lets go of runs that were parked for long, and of the oldest if there are too many.
-
-        Those with something on its way to the store stay until a later sweep.
-        """
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        now = self._loop.time()
-        for run in list(self._kept.values()):
-            if len(self._kept) <= MAX_KEPT and run.touched_s > now - KEEP_S:
-                break
-            self._kept.pop(run.key, None)
-            if run.log.idle:
-                self._let_go(run)
-            elif not run.active and not run.gone:
-                run.touched_s = now
-                self._kept[run.key] = run
-        if self._kept and self._sweep is None:
-            oldest = next(iter(self._kept.values()))
-            self._sweep = self._loop.call_later(max(oldest.touched_s + KEEP_S - now, _SWEEP_S), self._sweep_kept)
 
     def _let_go(self, run: LiveRun) -> None:
         """Drops a parked run from memory, unless there is something to do for it after all."""
@@ -226,11 +178,11 @@ class Residents:
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
         run.move(GONE)
-        self._kept.pop(run.key, None)
+        self._kept.drop(run)
         self._leave(run)
         parent = self._runs.get(run.parent) if run.parent is not None else None
         if parent is not None and not parent.active:
-            self._keep(parent)
+            self._kept.keep(parent)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
             self._store.release(run.key, run.log.epoch)
@@ -303,7 +255,7 @@ class Residents:
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
         self._not_behind(run)
-        self._kept.pop(run.key, None)
+        self._kept.drop(run)
         run.move(GONE)
         self._leave(run)
         del self._runs[run.key]
@@ -324,9 +276,9 @@ class Residents:
         elif run.residency is PARKED and not self.recovery.hold_back(run):
             if run.work.plan.code is not None and not self._knows(run.work.plan):
                 self._store_due(run)
-                self._keep(run)  # it waits for a process that has its agent
+                self._kept.keep(run)  # it waits for a process that has its agent
                 return
-            self._kept.pop(run.key, None)
+            self._kept.drop(run)
             run.move(SCHEDULED)
             self._scheduler.submit(run)
 
@@ -336,7 +288,7 @@ class Residents:
         if due_at:
             self.timers.at(due_at)
         self._store_due(run)
-        self._keep(run)
+        self._kept.keep(run)
 
     def _store_due(self, run: LiveRun) -> None:
         """Has the row say when the run is due, unless it does or is about to."""
@@ -396,8 +348,7 @@ class Residents:
             left[task].move(GONE)
         for task in self._tasks:
             task.cancel()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._kept.stop()
         lost = await self.log.finish(patience_s=LAST_TRY_S)
         if lost:
             count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
@@ -413,7 +364,7 @@ class Residents:
     # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
-        self._sweep_if_full()
+        self._kept.sweep_if_full()
         if write.items:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:

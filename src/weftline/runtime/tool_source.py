@@ -25,7 +25,7 @@ from weftline.plan import (
 from weftline.redaction import SEALED_URL
 from weftline.runtime.mcp_logins import StoredLogins
 from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
-from weftline.store.base import Database
+from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault

@@ -32,7 +32,7 @@ from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
-from weftline.wire.responses import error_body
+from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
@@ -227,7 +227,9 @@ def refusal(request: Request, error: WeftlineError) -> Response:
     retry_after = error.details.get("retry_after_s")
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
-    return Response(error_body(error, request.id), status=error.status, headers=tuple(headers), code=error.code)
+    return Response(
+        error_body(error, request.id), status=error.status, headers=tuple(headers), code=wire_code(error.code)
+    )
 
 
 def _challenge(request: Request, *, error: str, scope: str = "") -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from weftline.errors import RateLimited, Unavailable, WeftlineError
 from weftline.server.connections import Connections
 from weftline.server.http import NO_SNIFFING, Headers
-from weftline.wire.responses import error_body
+from weftline.wire.errors import error_body
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from weftline._version import __version__
 from weftline.errors import TABLE
 from weftline.server.json_schemas import Schema, Schemas, schemas_of
 from weftline.server.router import EventStream, Form, HtmlPage, OtherProtocol, Redirect, Route
+from weftline.wire.errors import wire_code
 
 REASONS = {
     400: "The request is wrong; the message names the field.",
@@ -50,7 +51,7 @@ class Error(Struct, rename="camel"):
     """The body of every response that is not 2xx, with more fields for some codes."""
 
     error: str
-    code: Annotated[str, Meta(extra_json_schema={"enum": list(TABLE)})]
+    code: Annotated[str, Meta(extra_json_schema={"enum": [*map(wire_code, TABLE)]})]
     message: str
     hint: str | UnsetType = UNSET
     request_id: str | UnsetType = UNSET

@@ -35,7 +35,8 @@ from weftline.server.schemas.webhooks import (
     webhook_json,
 )
 from weftline.server.views import cancelled
-from weftline.store.base import Copied, LogStore, RunFilter, RunRow, Store
+from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.copies import Copied
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean

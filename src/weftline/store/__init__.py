@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weftline.store.base import Copied, ReadStore, Store
+    from weftline.store.base import ReadStore, Store
+    from weftline.store.copies import Copied
     from weftline.store.sqlite.directory import Owner
 
 

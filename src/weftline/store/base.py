@@ -1,9 +1,8 @@
 """What a store is: its protocols, and the rows that cross them.
 
 A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
-*records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol:
-every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept. The store in
-memory, too, keeps them in an SQLite database.
+*records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol, in
+`weftline.store.database`.
 
 Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
 decides without awaiting.
@@ -12,19 +11,19 @@ decides without awaiting.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from weftline.errors import WeftlineError
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
+from weftline.store.copies import Copied
+from weftline.store.database import Database
 from weftline.store.secrets import Vault
-
-T = TypeVar("T")
 
 LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that waits for its thread may move."""
@@ -228,23 +227,6 @@ class Page(Struct, frozen=True):
     """Whether the run had ended by then."""
     format: int = 0
     """Of the run's log: if it is known, what cannot be decoded is damaged."""
-
-
-class Unreadable(Struct, frozen=True):
-    """Something in a store that cannot be read; of a run if it has a key."""
-
-    what: str
-    run: int = 0
-    salt: str = ""
-
-
-class Copied(Struct, frozen=True):
-    """A copy of a store: its size, and what was found in it that cannot be read."""
-
-    bytes: int
-    unreadable: int = 0
-    examples: tuple[Unreadable, ...] = ()
-    """The first few of these."""
 
 
 class Loaded(Struct):
@@ -463,38 +445,6 @@ class LogStore(LogReader, Protocol):
         ...
 
 
-# Records
-
-SqlValue: TypeAlias = str | bytes | int | float | None
-Row: TypeAlias = tuple[Any, ...]
-
-
-class Statement(Struct, frozen=True):
-    """One SQL statement. Parameters are `$1`, `$2` …, first used in that order, which both databases understand."""
-
-    sql: str
-    values: tuple[SqlValue, ...] = ()
-
-
-Query: TypeAlias = Generator[Statement, list[Row], T]
-"""Yields statements, receives their rows, and returns a result. Queries compose with `yield from`."""
-
-
-class Database(Protocol):
-    """Runs queries. An exception raised by a query rolls it back and propagates.
-
-    Database errors become `StoreError`; a duplicate of a unique value is a `Conflict`.
-    """
-
-    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without holding up others."""
-        ...
-
-    async def write(self, query: Query[T]) -> T:
-        """Runs a query as one transaction and returns its value once it is durable."""
-        ...
-
-
 class ReadStore(Protocol):
     """Both halves, open for reading alongside the owner."""
 
@@ -543,15 +493,3 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finishes what is queued, marks the store as cleanly closed and releases it. Closing again does nothing."""
         ...
-
-
-def statement(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], list[Row]]:
-    """`rows = yield from statement("SELECT …", value)`."""
-    rows = yield Statement(sql, values)
-    return rows
-
-
-def one(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], Row | None]:
-    """The first row, or None."""
-    rows = yield Statement(sql, values)
-    return rows[0] if rows else None

@@ -18,7 +18,7 @@ def already_there(what: object) -> Conflict:
 def refused_by_thread(format: int | None, write: Write) -> Written | None:
     """Why a thread takes no such run: it has ended (`format` is None), or newer code has written to it."""
     if format is None:
-        return Written("failed", error=Conflict("This session has ended.", code="session_ended"))
+        return Written("failed", error=Conflict("This session has ended.", code="thread_ended"))
     if format > write.format:
         message = "A newer version of Weftline has continued this session."
         return Written("failed", error=Conflict(message, code="unsupported_run"))

@@ -14,8 +14,9 @@ from msgspec import Raw
 
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
+from weftline.providers.base import ToolSpec
 from weftline.schema_cost import Cost, TooCostly, measured
-from weftline.tools.arguments import Issue
+from weftline.tools.arguments import InvalidArguments, Issue, described, object_args
 from weftline.tools.schema import ArgsValidator
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,15 @@ _FITS = "weftline.tools.checking:fits_job"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Issue, ...] | None).decode
+
+
+async def checked_args(args: str, spec: ToolSpec) -> bytes:
+    """The arguments of a call as bytes. Raises `InvalidArguments` unless they are an object that fits the schema."""
+    _, data = object_args(args)
+    issues = await issues_of(data, spec.parameters)
+    if issues:
+        raise InvalidArguments(described(spec.name, issues), issues)
+    return data
 
 
 async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw
 from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
-from weftline.tools.arguments import InvalidArguments, described, object_args
+from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
     ClientKind,
     Reconciled,
@@ -23,7 +23,7 @@ from weftline.tools.base import (
     ToolOutput,
     Unknown,
 )
-from weftline.tools.checking import issues_of
+from weftline.tools.checking import checked_args
 from weftline.tools.schema import (
     EMPTY_OBJECT_SCHEMA,
     object_root,
@@ -57,11 +57,7 @@ class _ClientTool:
         return self.spec.name
 
     async def prepare(self, args: str) -> bytes:
-        _, data = object_args(args)
-        issues = await issues_of(data, self.spec.parameters)
-        if issues:
-            raise InvalidArguments(described(self.name, issues), issues)
-        return data
+        return await checked_args(args, self.spec)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         raise RuntimeError(f"{self.name} is carried out by the client and cannot be invoked here")

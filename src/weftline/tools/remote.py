@@ -17,9 +17,9 @@ from weftline.log_context import fields
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
-from weftline.tools.arguments import InvalidArguments, described, object_args
+from weftline.tools.arguments import object_args
 from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
-from weftline.tools.checking import issues_of
+from weftline.tools.checking import checked_args
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,7 @@ class RemoteTool(ABC):
         return self.spec.name
 
     async def prepare(self, args: str) -> bytes:
-        _, data = object_args(args)
-        issues = await issues_of(data, self.spec.parameters)
-        if issues:
-            raise InvalidArguments(described(self.name, issues), issues)
-        return data
+        return await checked_args(args, self.spec)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         try:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.json import Encoder
 from msgspec.structs import asdict, replace
 
-from weftline.errors import LOG_DAMAGED, TABLE, WeftlineError
+from weftline.errors import LOG_DAMAGED
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
 from weftline.redaction import shown_url
-from weftline.suggestions import sentence
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
 
 _encode = Encoder(enc_hook=str).encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIXED = frozenset({"code", "message", "hint", "requestId"})
-_SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_apps_plan"})
-"""Codes whose `error` is the human-readable sentence: older clients show that field."""
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -47,34 +43,6 @@ def iso(us: int) -> str:
 
 def _iso_or_none(us: int | None) -> str | None:
     return None if us is None else iso(us)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def error_body(err: WeftlineError, request_id: str) -> bytes:
-    """The body of any answer that is not 2xx.
-
-    `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
-    `error` overrides it. Existing clients show `error` and `hint` and drop `message`, so if `error` is the code, the
-    hint begins with the message. The other details become fields of the body, in camelCase.
-    """
-    row = TABLE.get(err.code)
-    hint = err.hint or (row.remedy if row else "")
-    message = err.message or hint or err.code
-    shown = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
-    body: dict[str, Any] = {"error": message if shown else err.code, "code": err.code, "message": message}
-    if hint:
-        body["hint"] = hint if shown or hint == message else f"{sentence(message)} {hint}"
-    if request_id:
-        body["requestId"] = request_id
-    for name, value in err.details.items():
-        key = _camel(name)
-        if key not in _FIXED:
-            body[key] = value
-    return _encode(body)
 
 
 def run_url(run_id: str, slug: str) -> str:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from weftline.errors import Forbidden, InvalidRequest, NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import apps
 from weftline.store.records import workspaces as workspace_records
 from weftline.store.records.apps import App, NewApp

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.hashing import Minted
 from weftline.store.records import grants, users
 from weftline.store.records.apps import App

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.errors import NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.hashing import Minted, SecretHash
 from weftline.store.records import apps, grants, users
 from weftline.store.records.apps import App

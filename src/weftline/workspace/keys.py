@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from weftline.errors import InvalidRequest, NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import agents, keys
 from weftline.store.records.keys import ApiKey, NewKey
 from weftline.store.records.pages import RowPage

@@ -7,7 +7,7 @@ from msgspec import json
 from weftline.errors import InvalidRequest, NotFound
 from weftline.net.address import InvalidAddress
 from weftline.redaction import shown_url
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import mcp_logins
 from weftline.store.records.mcp_logins import LoginRow
 from weftline.tools.mcp.login import Login, digest_of, place_of

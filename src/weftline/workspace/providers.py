@@ -22,7 +22,7 @@ from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
 from weftline.redaction import REDACTED, shown_url
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import providers
 from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow

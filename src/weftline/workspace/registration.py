@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from weftline.errors import Unavailable
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.hashing import SecretHash
 from weftline.store.records import apps
 from weftline.store.records.apps import App, NewApp

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.errors import Conflict, NotFound
-from weftline.store.base import IdempotencyKey, Query
+from weftline.store.base import IdempotencyKey
+from weftline.store.database import Query
 from weftline.store.records import threads
 from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
 from weftline.store.secrets import Headers

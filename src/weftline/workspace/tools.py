@@ -16,7 +16,7 @@ from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
 from weftline.schema_cost import refusal
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import tools
 from weftline.store.records.pages import RowPage
 from weftline.store.records.tools import ToolColumns, ToolRow

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest, NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import grants, users
 from weftline.store.records.users import User
 from weftline.workspace.context import Change, Workspaces

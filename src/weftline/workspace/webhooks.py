@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weftline.errors import InvalidRequest, NotFound
 from weftline.redaction import shown_url
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow

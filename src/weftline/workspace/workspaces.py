@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from weftline.errors import InvalidRequest, NotFound
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.records import workspaces
 from weftline.workspace.context import Change, Workspaces
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +11,6 @@ from msgspec import Raw
 
 from weftline.kernel.entries import decode_fact
 from weftline.messages import Assistant, Opaque, Text, Thinking, ToolCall, Usage, User
-from weftline.plan import RunPlan
 from weftline.providers.assemble import collect
 from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, ProviderError, TextDelta, UsageUpdate
 from weftline.providers.catalog import Catalog, build_catalog
@@ -27,6 +25,8 @@ from weftline.server.routes.models import list_models
 from weftline.store.memory import MemoryStore
 from weftline.testing.recordings import RecordedTransport
 from weftline.wire.events import project
+
+from .playing import played
 
 ASK = ModelRequest("any", [User.of("hi")])
 NO_REQUEST: Any = None
@@ -86,15 +86,8 @@ async def engine(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog]]:
 async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
     workspace = await engine.workspace("acme")
-    run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
-    key = await engine.locate(run, workspace=workspace)
-    follower = engine.follow(key, run)
-    async with asyncio.timeout(120):
-        while await follower.next() is not None:
-            pass
-    follower.close()
-    row = await engine.find(run, workspace=workspace)
-    last = await engine.entry(key, row.next_seq - 1)
+    row = await played(engine, workspace, model)
+    last = await engine.entry(row.key, row.next_seq - 1)
     assert last is not None and last.kind == "run.ended"
     return row.status, json.loads(last.head)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -14,13 +13,13 @@ from typing import Any
 import pytest
 
 from weftline.kernel import bodies
-from weftline.messages import User
-from weftline.plan import RunPlan
 from weftline.providers.base import Chunk, Finish, ModelRequest, ProviderError, TextDelta
 from weftline.providers.catalog import Catalog
 from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.store.memory import MemoryStore
 from weftline.testing import ServerProcess
+
+from .playing import played
 
 FAMILY = """
 from weftline.providers.base import Finish, ModelInfo, TextDelta, UsageUpdate
@@ -147,15 +146,8 @@ async def catalog(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog, i
 
 async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
     """Runs `model` to its end: its status, the failures of its attempts, and its terminal entry."""
-    run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
-    key = await engine.locate(run, workspace=workspace)
-    follower = engine.follow(key, run)
-    async with asyncio.timeout(120):
-        while await follower.next() is not None:
-            pass
-    follower.close()
-    row = await engine.find(run, workspace=workspace)
-    entries = [await engine.entry(key, seq) for seq in range(1, row.next_seq)]
+    row = await played(engine, workspace, model)
+    entries = [await engine.entry(row.key, seq) for seq in range(1, row.next_seq)]
     failed = [entry.body for entry in entries if entry is not None and entry.kind == "attempt.failed"]
     last = entries[-1]
     assert last is not None and last.kind == "run.ended"

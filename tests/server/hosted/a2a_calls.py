@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from loopback import listening
+
 from ..kit import TIMEOUT_S, Api, Json, Reply
 
 METHODS = {
@@ -63,19 +65,15 @@ class Gate:
 @asynccontextmanager
 async def gate() -> AsyncGenerator[Gate]:
     app = web.Application()
-    runner = web.AppRunner(app)
     made = Gate("")
     app.router.add_get("/", made.answer)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"{site.name}/"
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            yield made
-    finally:
-        made.opened.set()
-        await runner.cleanup()
+    async with listening(app) as url:
+        made.url = f"{url}/"
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                yield made
+        finally:
+            made.opened.set()
 
 
 class Caller:

@@ -15,7 +15,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, TextContent
+from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
 
 from weftline.testing import ServerProcess
 
@@ -114,17 +114,23 @@ async def test_a_tool_that_is_not_there_is_refused_and_wrong_arguments_are_told_
     assert (await api.get("agent-runs")).json["runs"] == []
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_giving_a_call_up_cancels_its_run(api: Api, mode: Mode) -> None:
-    await stored(api, "stuck")
+async def begun_call(client: Client) -> asyncio.Future[CallToolResult]:
+    """A call that has made progress."""
     begun = asyncio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         begun.set()
 
+    call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
+    await begun.wait()
+    return call
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_giving_a_call_up_cancels_its_run(api: Api, mode: Mode) -> None:
+    await stored(api, "stuck")
     async with connected(api, mode=mode) as client:
-        call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
-        await begun.wait()
+        call = await begun_call(client)
         call.cancel()
         await asyncio.wait({call})
         (run,) = (await api.get("agent-runs")).json["runs"]
@@ -199,14 +205,8 @@ async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
     with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
         api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
         await stored(api, "stuck")
-        begun = asyncio.Event()
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            begun.set()
-
         async with connected(api, mode=mode) as client:
-            call = asyncio.ensure_future(client.call_tool("helper", {"message": "hi"}, progress_callback=on_progress))
-            await begun.wait()
+            call = await begun_call(client)
             assert await asyncio.to_thread(server.terminate) == 0
             with pytest.raises(MCPError) as stopped:
                 await call

@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from commands import weftline_beside
+from loopback import listening
 from weftline.testing import ServerProcess
 
 from ..kit import TIMEOUT_S, Api, Json, check_error
@@ -63,13 +64,9 @@ async def receiver() -> AsyncGenerator[Receiver]:
     one = Receiver()
     app = web.Application()
     app.router.add_post("/hook", one.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    yield one
-    await runner.cleanup()
+    async with listening(app) as url:
+        one.url = f"{url}/hook"
+        yield one
 
 
 @pytest.fixture(scope="module")

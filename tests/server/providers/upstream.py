@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 
+from loopback import listening
+
 SSE = "text/event-stream"
 JSON = "application/json"
 
@@ -96,12 +98,5 @@ async def serving() -> AsyncGenerator[Upstream]:
     upstream = Upstream()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", upstream.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        upstream.url = f"http://{host}:{port}"
+    async with listening(app, handler_cancellation=True, shutdown_timeout=1.0) as upstream.url:
         yield upstream
-    finally:
-        await runner.cleanup()

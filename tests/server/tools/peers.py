@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
+
+from forked import python
+from loopback import listening
 
 from ..kit import Json
 
@@ -23,22 +25,22 @@ class McpFarm:
     """Starts and kills MCP servers; see `mcp_server.py`."""
 
     def __init__(self) -> None:
-        program = [sys.executable, str(Path(__file__).parent / "mcp_server.py")]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        self._process = python(str(Path(__file__).parent / "mcp_server.py"))
+        self._complaints = threading.Thread(target=self._process.stderr.read)
+        self._complaints.start()
         assert self._answer() == "ready"
 
     def order(self, text: str) -> str:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{text}\n")
         self._process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
-        self._process.communicate(timeout=120)
+        with self._process:
+            self._process.stdin.close()
+            self._complaints.join()
 
     def _answer(self) -> str:
-        assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
 
@@ -115,15 +117,8 @@ async def serving(handler: Handler) -> AsyncGenerator[Peer]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", noted)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        yield Peer(f"http://{host}:{port}", requests)
-    finally:
-        await runner.cleanup()
+    async with listening(app, shutdown_timeout=0.1) as url:
+        yield Peer(url, requests)
 
 
 async def missing(request: web.Request) -> web.Response:

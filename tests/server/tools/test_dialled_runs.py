@@ -12,7 +12,7 @@ from aiohttp import web
 
 from weftline.runtime import ids
 from weftline.store import open_for_reading
-from weftline.store.base import one
+from weftline.store.database import one
 from weftline.store.records import threads
 from weftline.testing import ServerProcess
 

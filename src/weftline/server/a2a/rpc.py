@@ -9,6 +9,7 @@ from msgspec.json import decode, encode
 
 from weftline.errors import WeftlineError
 from weftline.json_size import excess
+from weftline.wire.errors import wire_code
 from weftline.wire.responses import JsonObject
 
 PARSE_ERROR = -32700
@@ -65,7 +66,7 @@ def as_rpc(error: RpcError | WeftlineError) -> RpcError:
     if isinstance(error, RpcError):
         return error
     code = INVALID_PARAMS if error.status == 400 else INTERNAL_ERROR
-    return RpcError(code, error.message, about={"code": error.code})
+    return RpcError(code, error.message, about={"code": wire_code(error.code)})
 
 
 Identity: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": ["string", "number", "null"]})]

@@ -131,7 +131,7 @@ async def _send(
     if earlier:
         return Made(earlier, warnings)
     if row.ended_at is not None:
-        raise Conflict("This session has ended.", code="session_ended")
+        raise Conflict("This session has ended.", code="thread_ended")
     own = await threads.spec(app.workspaces, row)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=principal.who), spec)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weftline.errors import StoreError
-from weftline.store.base import Copied
+from weftline.store.copies import Copied
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault

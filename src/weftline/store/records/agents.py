@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, SqlValue, one, statement
 from weftline.store.records.pages import RowPage, page_keys
 
 _SUMMARY = "key, id, workspace, slug, name, description, updated_at, system"
@@ -97,13 +97,7 @@ def insert(id: str, columns: AgentColumns, *, workspace: int, now: int) -> Query
         f" ON CONFLICT (workspace, slug) DO NOTHING RETURNING {_COLUMNS}",
         id,
         workspace,
-        columns.slug,
-        columns.name,
-        columns.description,
-        columns.spec,
-        columns.secrets,
-        columns.metadata,
-        int(columns.system),
+        *_values(columns),
         now,
     )
     return _agent(row)
@@ -113,17 +107,16 @@ def update(key: int, columns: AgentColumns, *, now: int) -> Query[AgentRow | Non
     row = yield from one(
         "UPDATE agents SET slug = $1, name = $2, description = $3, spec = $4, secrets = $5, metadata = $6,"
         f" system = $7, updated_at = $8 WHERE key = $9 RETURNING {_COLUMNS}",
-        columns.slug,
-        columns.name,
-        columns.description,
-        columns.spec,
-        columns.secrets,
-        columns.metadata,
-        int(columns.system),
+        *_values(columns),
         now,
         key,
     )
     return _agent(row)
+
+
+def _values(columns: AgentColumns) -> tuple[SqlValue, ...]:
+    written = (columns.slug, columns.name, columns.description, columns.spec, columns.secrets, columns.metadata)
+    return *written, int(columns.system)
 
 
 def delete(key: int) -> Query[None]:

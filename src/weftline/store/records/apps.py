@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
 from weftline.store.records import pages
 

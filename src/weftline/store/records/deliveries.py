@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from weftline.store.base import Query, SqlValue, one, statement
+from weftline.store.database import Query, SqlValue, one, statement
 
 _COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error"
 _DELIVERY = f"SELECT {_COLUMNS} FROM deliveries"

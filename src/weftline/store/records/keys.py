@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from weftline.store import crashpoints
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, one, statement
 from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (

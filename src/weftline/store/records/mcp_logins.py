@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.store.base import Query, one, statement
+from weftline.store.database import Query, one, statement
 
 _LOGIN = "SELECT key, workspace, digest, url, secrets, created_at, updated_at FROM mcp_logins"
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from weftline.store.base import Query, SqlValue, statement
+from weftline.store.database import Query, SqlValue, statement
 
 PAGE_BYTES = 4 * 1024 * 1024
 

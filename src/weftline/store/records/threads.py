@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from weftline.store import crashpoints
-from weftline.store.base import Query, Row, SqlValue, one, statement
+from weftline.store.database import Query, Row, SqlValue, one, statement
 
 _NAMES = (
     "key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, one, statement
 from weftline.store.records import pages
 from weftline.store.records.pages import RowPage, page_keys
 

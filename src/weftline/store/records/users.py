@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
 
 _USER = "SELECT u.key, u.id, u.email, u.password, u.created_at FROM users u"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.store.base import Query, Row, one, statement
+from weftline.store.database import Query, Row, one, statement
 
 _COLUMNS = "key, id, workspace, url, events, secret, enabled, created_at"
 _WEBHOOK = f"SELECT {_COLUMNS} FROM webhooks"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import Query, one, statement
+from weftline.store.database import Query, one, statement
 
 
 def ensure(slug: str, *, now: int) -> Query[int]:

@@ -19,7 +19,7 @@ import apsw
 from weftline.errors import StoreError
 from weftline.store import hashing
 from weftline.store import secrets as sealing
-from weftline.store.base import Copied, Unreadable
+from weftline.store.copies import Copied, Unreadable
 from weftline.store.sqlite.checking import find_damage
 from weftline.store.sqlite.connection import check_version, connect, migrations, schema_version
 from weftline.store.sqlite.contents import unreadable

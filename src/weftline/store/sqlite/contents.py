@@ -17,7 +17,7 @@ from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_ar
 from weftline.kernel.entries import FORMAT
 from weftline.kernel.state import FOLD, decode_state
 from weftline.plan import decode_plan
-from weftline.store.base import Unreadable
+from weftline.store.copies import Unreadable
 
 _decode_any = Decoder(dict[str, Raw]).decode
 

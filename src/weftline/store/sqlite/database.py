@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from weftline.store.base import Query
+from weftline.store.database import Query
 from weftline.store.sqlite.connection import migrate, snapshot
 from weftline.store.sqlite.failures import write_error
 from weftline.store.sqlite.reader_threads import ReaderThreads

@@ -10,7 +10,8 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, SqlValue, Stored, UnderWay
+from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, Stored, UnderWay
+from weftline.store.database import SqlValue
 from weftline.store.sqlite import await_lists, run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import apsw
 
-from weftline.store.base import SqlValue
+from weftline.store.database import SqlValue
 
 Row = TypeVar("Row")
 

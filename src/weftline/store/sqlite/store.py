@@ -16,7 +16,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
-from weftline.store.base import Copied
+from weftline.store.copies import Copied
 from weftline.store.secrets import Vault
 from weftline.store.sqlite import retention
 from weftline.store.sqlite.backup import copy_store

@@ -10,7 +10,8 @@ from typing import Any
 import apsw
 from msgspec.json import decode
 
-from weftline.store.base import LEAVE_DUE, NewRun, SqlValue, Write, Written
+from weftline.store.base import LEAVE_DUE, NewRun, Write, Written
+from weftline.store.database import SqlValue
 from weftline.store.outcomes import ends_run, refused_by_thread
 from weftline.store.sqlite import await_lists, deliveries, thread_queue
 from weftline.store.sqlite import statements as sql

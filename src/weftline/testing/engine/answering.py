@@ -36,7 +36,7 @@ async def the_first_of_two_answers_counts(bench: Bench) -> None:
     answers = [bench.engine.answer(run.key, call, ToolOutput.of(text)) for text in ("one", "two")]
     first, second = await asyncio.gather(*answers, return_exceptions=True)
     assert first is True
-    assert isinstance(second, NotFound) and second.code == "unknown_tool_use"
+    assert isinstance(second, NotFound) and second.code == "unknown_call"
     (closed,) = await bench.until(run, CallClosed)
     assert (closed.id, closed.how) == (call, "returned")
 
@@ -62,7 +62,7 @@ async def an_answer_under_a_key_may_come_again(bench: Bench) -> None:
 async def an_answer_to_nothing_is_refused_and_harms_nobody(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
-    assert await refusal(bench.engine.answer(run.key, "nothing", ToolOutput.of("42"))) == "unknown_tool_use"
+    assert await refusal(bench.engine.answer(run.key, "nothing", ToolOutput.of("42"))) == "unknown_call"
     await bench.engine.answer(run.key, call, ToolOutput.of("42"))
     await bench.ended(run)
     assert await refusal(bench.engine.answer(run.key, call, ToolOutput.of("42"))) == "run_terminal"

@@ -89,7 +89,7 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
     for run in runs:
         ended = await bench.ended(run)
         assert (ended.status, ended.reason) == ("cancelled", "thread_ended")
-    assert await refusal(bench.run("hello", thread=thread)) == "session_ended"
+    assert await refusal(bench.run("hello", thread=thread)) == "thread_ended"
 
 
 async def _messages(bench: Bench, thread: int) -> list[Message]:

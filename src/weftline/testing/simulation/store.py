@@ -14,21 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import (
-    Copied,
-    Database,
-    Loaded,
-    LogStore,
-    Page,
-    Query,
-    RunFilter,
-    RunRow,
-    Store,
-    Stored,
-    UnderWay,
-    Write,
-    Written,
-)
+from weftline.store.base import Loaded, LogStore, Page, RunFilter, RunRow, Store, Stored, UnderWay, Write, Written
+from weftline.store.copies import Copied
+from weftline.store.database import Database, Query
 from weftline.testing.simulation.disk import Disk
 
 T = TypeVar("T")

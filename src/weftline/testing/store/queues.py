@@ -133,7 +133,7 @@ async def a_thread_that_has_ended_takes_no_runs(subject: Subject) -> None:
     await subject.store.records.write(end_thread(thread))
     late, free = chain_of(log, 1, workspace, thread=thread).create(), chain_of(log, 2, workspace).create()
     results = await commit(log, late, free)
-    assert [(result.outcome, code(result)) for result in results] == [("failed", "session_ended"), ("ok", None)]
+    assert [(result.outcome, code(result)) for result in results] == [("failed", "thread_ended"), ("ok", None)]
     assert await check_log(log, 1) == [] and await check_log(log, 2) == [b"{}"]
 
 

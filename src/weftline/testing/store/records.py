@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from weftline.errors import Conflict, StoreError
-from weftline.store.base import Query, Row, statement
+from weftline.store.database import Query, Row, statement
 from weftline.testing.store.subject import (
     TIMEOUT_S,
     Subject,

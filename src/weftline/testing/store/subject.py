@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from weftline.store.base import LogReader, LogStore, Query, RunRow, Store, Write, Written, one
+from weftline.store.base import LogReader, LogStore, RunRow, Store, Write, Written
+from weftline.store.database import Query, one
 from weftline.testing.store.chain import Chain
 
 TIMEOUT_S = 60

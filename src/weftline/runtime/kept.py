@@ -1,0 +1,73 @@
+"""Parked runs that stay in memory for a short while: clients usually answer quickly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from weftline.runtime.live import LiveRun
+
+KEEP_S = 5.0
+"""How long a parked run stays in memory."""
+MAX_KEPT = 512
+_SWEEP_S = 0.1
+"""The minimum between two looks at them: the remaining wait may round to nothing."""
+
+
+class KeptRuns:
+    def __init__(self, let_go: Callable[[LiveRun], None]) -> None:
+        """`let_go` takes a run that was parked for long, with nothing of it on its way to the store."""
+        self._let_go = let_go
+        self._loop = asyncio.get_running_loop()
+        self._runs: dict[int, LiveRun] = {}
+        """Longest parked first."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweeping_soon = False
+
+    def keep(self, run: LiveRun) -> None:
+        run.touched_s = self._loop.time()
+        self._runs.pop(run.key, None)
+        self._runs[run.key] = run
+        self.sweep_if_full()
+        if self._timer is None:
+            self._timer = self._loop.call_later(KEEP_S, self._sweep)
+
+    def drop(self, run: LiveRun) -> None:
+        """It moves again, or is gone."""
+        self._runs.pop(run.key, None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def sweep_if_full(self) -> None:
+        if len(self._runs) > MAX_KEPT and not self._sweeping_soon:
+            # Not right here: a commit may be half announced, and its runs are not idle before that.
+            self._sweeping_soon = True
+            self._loop.call_soon(self._sweep_soon)
+
+    def _sweep_soon(self) -> None:
+        self._sweeping_soon = False
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Lets go of runs that were parked for long, and of the oldest if there are too many.
+
+        Those with something on its way to the store stay until a later sweep.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._loop.time()
+        for run in list(self._runs.values()):
+            if len(self._runs) <= MAX_KEPT and run.touched_s > now - KEEP_S:
+                break
+            self._runs.pop(run.key, None)
+            if run.log.idle:
+                self._let_go(run)
+            elif not run.active and not run.gone:
+                run.touched_s = now
+                self._runs[run.key] = run
+        if self._runs and self._timer is None:
+            oldest = next(iter(self._runs.values()))
+            self._timer = self._loop.call_later(max(oldest.touched_s + KEEP_S - now, _SWEEP_S), self._sweep)

@@ -1,0 +1,55 @@
+"""The half of a store that holds records: queries, and what runs them.
+
+Every query is written once, in `weftline.store.records`, in SQL that both SQLite and Postgres accept. The store in
+memory, too, keeps its records in an SQLite database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+
+SqlValue: TypeAlias = str | bytes | int | float | None
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Statement(Struct, frozen=True):
+    """One SQL statement. Parameters are `$1`, `$2` …, first used in that order, which both databases understand."""
+
+    sql: str
+    values: tuple[SqlValue, ...] = ()
+
+
+Query: TypeAlias = Generator[Statement, list[Row], T]
+"""Yields statements, receives their rows, and returns a result. Queries compose with `yield from`."""
+
+
+class Database(Protocol):
+    """Runs queries. An exception raised by a query rolls it back and propagates.
+
+    Database errors become `StoreError`; a duplicate of a unique value is a `Conflict`.
+    """
+
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
+        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without holding up others."""
+        ...
+
+    async def write(self, query: Query[T]) -> T:
+        """Runs a query as one transaction and returns its value once it is durable."""
+        ...
+
+
+def statement(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], list[Row]]:
+    """`rows = yield from statement("SELECT …", value)`."""
+    rows = yield Statement(sql, values)
+    return rows
+
+
+def one(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], Row | None]:
+    """The first row, or None."""
+    rows = yield Statement(sql, values)
+    return rows[0] if rows else None
