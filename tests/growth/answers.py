@@ -30,6 +30,7 @@ from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.providers.openai.schema import tool_schema
 from weftline.providers.openai.think_tags import ThinkTags
+from weftline.redaction import Redactor
 from weftline.testing.recordings import RecordedTransport, replay
 from weftline.tools.a2a import answer_text
 from weftline.tools.arguments import InvalidArguments, object_args
@@ -268,6 +269,15 @@ CASES: dict[str, tuple[int, Maker]] = {
     "events: returns": (50_000, lambda n: _fed(SseParser, [b"\r" * n, *[b"\r"] * 100])),
     "events: ids": (20_000, lambda n: _fed(SseParser, [b"id: x\nevent: y\n\n" * n])),
     "frames": (1_000, lambda n: _fed(FrameDecoder, _frames(n))),
+    "a secret: escapes of escapes": (20_000, lambda n: lambda: Redactor(["secret-1"]).text("\\" * n)),
+    "a secret: spelled over and over": (
+        500,
+        lambda n: lambda: Redactor(["secret-1"]).text("".join(f"\\u{ord(c):04x}" for c in "secret-1") * n),
+    ),
+    "a secret: beginnings": (
+        50_000,
+        lambda n: lambda: Redactor(["&amp;" + "a" * 99]).text(("&am" + "a" * 98 + " ") * (n // 100)),
+    ),
     "an error": (20_000, lambda n: _classified(b"prompt input " * n)),
     "an error in JSON": (
         2_000,
