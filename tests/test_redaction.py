@@ -8,7 +8,7 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline import redaction
-from weftline.messages import Text
+from weftline.messages import Image, Text
 from weftline.providers.base import ToolSpec
 from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
 from weftline.server.logs import configure_logs
+from weftline.spellings import Needle
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.remote import RemoteTool, redacted
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
@@ -161,13 +161,13 @@ async def test_what_is_looked_for_is_worked_out_once_when_a_tool_answers_and_bes
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[int] = []
-    forms = redaction._forms  # pyright: ignore[reportPrivateUsage]
+    needle = Needle.of
 
-    def noted(secret: str) -> set[str]:
+    def noted(secret: str) -> Needle:
         threads.append(threading.get_ident())
-        return forms(secret)
+        return needle(secret)
 
-    monkeypatch.setattr(redaction, "_forms", noted)
+    monkeypatch.setattr(Needle, "of", noted)
     headers = {f"X-{index}": f"{index}" + "%" * 1000 for index in range(64)}
     tool = Echo(ToolSpec("echo", "", EMPTY_OBJECT_SCHEMA), redactor=Redactor.of_request("https://x.example", headers))
     assert threads == []
@@ -183,4 +183,34 @@ def test_of_a_header_with_many_parts_the_whole_and_some_parts_are_looked_for() -
     redactor = Redactor.of_request("https://x.example", {"Cookie": cookie, "Authorization": "Bearer abcd-1234"})
     assert redactor.text(f"{cookie} Bearer abcd-1234") == f"{REDACTED} {REDACTED}"
     assert redactor.text("value-0001") == REDACTED
-    assert len(redactor._spellings) < 3000  # pyright: ignore[reportPrivateUsage]
+    assert len(redactor._needles) < 200  # pyright: ignore[reportPrivateUsage]
+
+
+def test_what_comes_in_several_blocks_is_read_as_one() -> None:
+    """MCP servers and A2A agents answer in parts, and the model reads them one below the other."""
+    secret = "Zx9Qw7Lm2Kp4Rt6Yv8"
+    parts = (Text(f"a {secret[:9]}"), Image("image/png", data="eA=="), Text(secret[9:] + " b"), Text("c"))
+    shown = redacted(ToolOutput(parts), Redactor([secret])).parts
+    assert shown == (Text(f"a {REDACTED}"), parts[1], Text(" b"), Text("c"))
+
+
+def test_bytes_of_any_kind_are_searched_and_nothing_else_in_them_changes() -> None:
+    noise = bytes(range(1, 256)) * 3
+    for spelled in (SECRET, json.dumps(SECRET)[1:-1], quote(SECRET, safe="").lower(), SECRET.encode().hex()):
+        assert Redactor([SECRET]).data(noise + spelled.encode() + noise) == noise + REDACTED.encode() + noise
+    binary = noise + b"\0"
+    assert Redactor([SECRET]).data(binary + SECRET.encode() + binary) == binary + REDACTED.encode() + binary
+
+
+async def test_a_large_answer_is_searched_beside_the_loop() -> None:
+    threads: list[int] = []
+
+    class Noting(Redactor):
+        def texts(self, texts: Sequence[str]) -> list[str]:
+            threads.append(threading.get_ident())
+            return super().texts(texts)
+
+    tool = Echo(ToolSpec("echo", "", EMPTY_OBJECT_SCHEMA), redactor=Noting([SECRET]))
+    context: ToolContext = ToolContext("run_1", "call_1", "key", "echo", "acme")
+    await tool.invoke(b"x" * 100_000, context)
+    assert threads and threading.get_ident() not in threads

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Final
-from urllib.parse import quote
 
 from weftline.percent import decoded
+from weftline.spellings import CHARS_PER_CHAR, MAX_NESTING, Needle, Span, spans_of
 
 REDACTED: Final = "[redacted]"
 SEALED_URL: Final = ":url"
@@ -40,15 +39,15 @@ _MIN_SECRET_CHARS = 3
 _MIN_HEADER_CHARS, _MIN_OTHER_CHARS = 4, 8
 """Of a header or parameter with a name that speaks of secrets, and of any other."""
 _MAX_SECRETS = 160
-"""Of one request: the values of its headers first, then what they consist of. Each has a dozen spellings."""
+"""Of one request: the values of its headers first, then what they consist of."""
 _LIGHT_CHARS = 2048
 """Room for any usual token."""
 
 
 class Redactor:
-    """Blacks out these secrets wherever they appear, including as JSON, in an address, in HTML or in base64.
+    """Blacks out these secrets wherever they appear, however they are spelled: see `weftline.spellings`.
 
-    How they may be spelled is worked out when it is first needed: most are never repeated by anyone.
+    What to look for is worked out when it is first needed: most are never repeated by anyone.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -75,13 +74,14 @@ class Redactor:
     def __or__(self, other: Redactor) -> Redactor:
         """One that blackens the secrets of both."""
         both = Redactor()
-        both._secrets = lambda: ()
+        both._secrets = lambda: [*self._found, *other._found]
         both._chars = self._chars + other._chars
-        both._spellings = sorted({*self._spellings, *other._spellings}, key=len, reverse=True)
+        both._found = list(dict.fromkeys([*self._found, *other._found]))
+        both._needles = [*self._needles, *other._needles]
         return both
 
     def __bool__(self) -> bool:
-        return bool(self._spellings)
+        return bool(self._found)
 
     @property
     def heavy(self) -> bool:
@@ -90,33 +90,66 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """Of what it looks for, in characters."""
-        return len(self._spellings[0]) if self._spellings else 0
+        """Of what it looks for, in characters, however it is spelled."""
+        return CHARS_PER_CHAR * max(map(len, self._found), default=0)
 
     def prepare(self) -> None:
-        """Works out the spellings, if that was not done before."""
-        _ = self._spellings
+        """Works out what to look for, if that was not done before."""
+        _ = self._needles
 
     @cached_property
-    def _spellings(self) -> list[str]:
-        secrets = [secret for secret in self._secrets() if len(secret) >= _MIN_SECRET_CHARS]
-        # Longest first: one secret may be part of another.
-        return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+    def _found(self) -> list[str]:
+        return list(dict.fromkeys([secret for secret in self._secrets() if len(secret) >= _MIN_SECRET_CHARS]))
 
-    def _fitting(self, size: int) -> list[str]:
-        """Those that may be in a text of this size."""
-        spellings = self._spellings
-        return spellings[bisect_left(spellings, -size, key=lambda form: -len(form)) :] if spellings else spellings
+    @cached_property
+    def _needles(self) -> list[Needle]:
+        return [Needle.of(secret) for secret in self._found]
+
+    @cached_property
+    def _data_needles(self) -> list[Needle]:
+        return [Needle.of(secret, latin=True) for secret in self._found]
 
     def text(self, text: str) -> str:
-        for form in self._fitting(len(text)):
-            text = text.replace(form, REDACTED)
-        return text
+        return self.texts([text])[0]
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """Texts that are read one below the other: a secret may begin in one and end in the next."""
+        if not self or not any(texts):
+            return list(texts)
+        joined = texts[0] if len(texts) == 1 else "\n".join(texts)
+        spans = spans_of(self._needles, joined)
+        if not spans:
+            return list(texts)
+        shown: list[str] = []
+        begin = 0
+        for text in texts:
+            shown.append(_blackened(text, spans, begin))
+            begin += len(text) + 1
+        return shown
 
     def data(self, data: bytes) -> bytes:
-        for form in self._fitting(len(data)):  # no form has more characters than bytes
-            data = data.replace(form.encode("utf-8", "surrogatepass"), REDACTED.encode())
-        return data
+        if not self:
+            return data
+        text = data.decode("latin-1")
+        # Images, sounds and archives are full of what looks like an escape; nobody reads them as text.
+        nesting = 0 if b"\0" in data else MAX_NESTING
+        spans = spans_of(self._data_needles, text, nesting=nesting, latin=True)
+        return _blackened(text, spans, 0).encode("latin-1") if spans else data
+
+
+def _blackened(text: str, spans: Sequence[Span], begin: int) -> str:
+    """The text, which begins at `begin` of what was searched. A secret is marked where it begins."""
+    pieces: list[str] = []
+    at = 0
+    for start, end in spans[max(0, bisect_left(spans, (begin, 0)) - 1) :]:
+        start, end = start - begin, end - begin
+        if start >= len(text):
+            break
+        if end <= 0:
+            continue
+        pieces += (text[at : max(start, 0)], REDACTED if start >= 0 else "")
+        at = min(end, len(text))
+    return "".join([*pieces, text[at:]])
 
 
 def shown_url(url: str) -> str:
@@ -206,28 +239,3 @@ def _unescaped(text: str) -> str:
         return decoded(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
     except ValueError:  # it cannot have been meant as an escaped text
         return text
-
-
-def _forms(secret: str) -> set[str]:
-    """How a secret may be spelled when it comes back."""
-    data = secret.encode("utf-8", "surrogatepass")
-    html = secret.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    in_json = json.dumps(secret)[1:-1]
-    in_url = quote(data, safe="")
-    escaped = secret.encode("utf-16-be", "surrogatepass").hex("\\", 2).replace("\\", "\\u")
-    return {
-        secret,
-        in_json,
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        in_json.replace("/", "\\/"),  # as PHP writes it
-        json.dumps(in_json)[1:-1],  # JSON inside of JSON
-        f"\\u{escaped}",
-        in_url,
-        in_url.replace("%20", "+"),
-        f"%{data.hex('%').upper()}",
-        data.hex(),
-        data.hex().upper(),
-        html,
-        base64.b64encode(data).decode().rstrip("="),
-        base64.urlsafe_b64encode(data).decode().rstrip("="),
-    }

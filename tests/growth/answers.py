@@ -30,6 +30,7 @@ from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.providers.openai.schema import tool_schema
 from weftline.providers.openai.think_tags import ThinkTags
+from weftline.redaction import Redactor
 from weftline.testing.recordings import RecordedTransport, replay
 from weftline.tools.a2a import answer_text
 from weftline.tools.arguments import InvalidArguments, object_args
@@ -186,8 +187,30 @@ CASES: dict[str, tuple[int, Maker]] = {
         500,
         lambda n: _chat_deltas([_chat_call(0, name="t", arguments="")] + [_chat_call(0, arguments=" ")] * n),
     ),
-    "chat: calls": (300, lambda n: _chat_deltas([_chat_call(i, name="t", arguments="{}") for i in range(n)])),
+    "chat: calls": (120, lambda n: _chat_deltas([_chat_call(i, name="t", arguments="{}") for i in range(n)])),
     "chat: reasoning": (500, lambda n: _chat_deltas([{"reasoning_content": "x"}] * n + [{"content": "y"}])),
+    "chat: calls of one read": (
+        120,
+        lambda n: _chat_deltas(
+            [{"tool_calls": [_chat_call(i, name="t", arguments="{}")["tool_calls"][0] for i in range(n)]}]
+        ),
+    ),
+    "chat: a name with every piece": (
+        500,
+        lambda n: _chat_deltas(
+            [{"tool_calls": [{"index": 0, "function": {"name": "t", "arguments": "{}{" + "x" * 500 + "}"}}]}] * n
+        ),
+    ),
+    "chat: details of reasoning": (
+        1_000,
+        lambda n: _chat_deltas(
+            [
+                {"reasoning_details": [{"type": "reasoning.text", "index": i % 1_000, "text": "x" * 999}]}
+                for i in range(n)
+            ]
+            + [{"content": "y"}]
+        ),
+    ),
     "responses: text": (500, _output_items),
     "anthropic: text": (
         500,
@@ -214,8 +237,30 @@ CASES: dict[str, tuple[int, Maker]] = {
             ]
         ),
     ),
+    "anthropic: a signature": (
+        1_000,
+        lambda n: _blocks(
+            [
+                (
+                    {"type": "thinking", "thinking": "x"},
+                    [{"type": "signature_delta", "signature": "x" * 1_000}] * n,
+                )
+            ]
+        ),
+    ),
+    "anthropic: a block of an unknown kind": (
+        1_000,
+        lambda n: _blocks([({"type": "new"}, [{"type": "new_delta", "much": "x" * 1_000}] * n)]),
+    ),
+    "google: its own tools": (
+        400,
+        lambda n: _candidates(
+            [{"toolCall": {"id": f"t{i}", "toolType": "X"}} for i in range(n)]
+            + [{"toolResponse": {"id": f"t{i}"}} for i in reversed(range(n))]
+        ),
+    ),
     "google: text": (500, lambda n: _candidates([{"text": "x"}] * n)),
-    "google: calls": (300, lambda n: _candidates([{"functionCall": {"name": "t", "args": {"a": 1}}}] * n)),
+    "google: calls": (120, lambda n: _candidates([{"functionCall": {"name": "t", "args": {"a": 1}}}] * n)),
     "think tags: spaces": (20_000, lambda n: _fed(ThinkTags, [" "] * n)),
     "think tags: the beginning of an end": (5_000, lambda n: _fed(ThinkTags, ["<think>x", *["</thin"] * n])),
     "think tags: one piece": (50_000, lambda n: _fed(ThinkTags, ["<think>" + "</think" * n])),
@@ -224,6 +269,15 @@ CASES: dict[str, tuple[int, Maker]] = {
     "events: returns": (50_000, lambda n: _fed(SseParser, [b"\r" * n, *[b"\r"] * 100])),
     "events: ids": (20_000, lambda n: _fed(SseParser, [b"id: x\nevent: y\n\n" * n])),
     "frames": (1_000, lambda n: _fed(FrameDecoder, _frames(n))),
+    "a secret: escapes of escapes": (20_000, lambda n: lambda: Redactor(["secret-1"]).text("\\" * n)),
+    "a secret: spelled over and over": (
+        500,
+        lambda n: lambda: Redactor(["secret-1"]).text("".join(f"\\u{ord(c):04x}" for c in "secret-1") * n),
+    ),
+    "a secret: beginnings": (
+        50_000,
+        lambda n: lambda: Redactor(["&amp;" + "a" * 99]).text(("&am" + "a" * 98 + " ") * (n // 100)),
+    ),
     "an error": (20_000, lambda n: _classified(b"prompt input " * n)),
     "an error in JSON": (
         2_000,

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec.json import decode
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
-from weftline.kernel.entries import AttemptFailed, AttemptStarted, Limits, ModelRef, RunEnded, TurnCompleted
+from weftline.kernel.entries import AttemptFailed, AttemptStarted, CallOpened, Limits, ModelRef, RunEnded, TurnCompleted
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import MAX_COST_NUSD, State, decode_state, encode_state
 from weftline.messages import Usage, User
 from weftline.plan import RunPlan
-from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, ProviderError, TextDelta, UsageUpdate
+from weftline.providers.answer_limits import MAX_CALLS
+from weftline.providers.base import (
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ModelInfo,
+    ModelRequest,
+    ProviderError,
+    TextDelta,
+    UsageUpdate,
+)
 from weftline.providers.catalog import Catalog
 from weftline.runtime import log
+from weftline.runtime.deltas import Deltas
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.services import Sink
 from weftline.store.memory import MemoryDisk
 
 SCRIPTS = {"hello": {"turns": [{"text": "hi"}]}}
@@ -34,13 +48,16 @@ class Odd:
         self.asked: list[str] = []
 
     def models(self) -> Sequence[ModelInfo]:
-        return [ModelInfo("busy"), ModelInfo("free")]
+        return [ModelInfo("busy"), ModelInfo("free"), ModelInfo("chatty")]
 
     async def aclose(self) -> None:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         self.asked.append(request.model)
+        if request.model == "chatty":
+            yield [chunk for key in range(MAX_CALLS + 1) for chunk in (CallStart(key, "nope"), CallDone(key, "{}"))]
+            pytest.fail("what follows is not read")
         if request.model == "busy":
             raise ProviderError("rate_limit", "not now", retry_after_s=self._retry_after_s)
         yield [TextDelta("hi"), UsageUpdate(Usage(input=self._tokens, output=self._tokens)), Finish("end_turn")]
@@ -69,6 +86,33 @@ async def test_a_provider_that_asks_for_long_patience_is_left_for_the_next_model
     assert last.status == "succeeded" and provider.asked == ["busy", "free"]
     (failed,) = [fact for fact in found if isinstance(fact, AttemptFailed)]
     assert failed.retry_at is None and not failed.retryable
+
+
+async def test_an_answer_with_too_many_calls_ends_the_attempt_and_none_of_them_is_made() -> None:
+    provider = Odd()
+    found, last = await run_of(provider, asking("chatty", "free"))
+    assert last.status == "succeeded" and provider.asked == ["chatty", "free"]
+    (failed,) = [fact for fact in found if isinstance(fact, AttemptFailed)]
+    assert failed.cls == "server" and not failed.retryable and failed.estimated
+    assert not any(isinstance(fact, CallOpened) for fact in found)
+
+
+class Emitted:
+    """Where deltas go."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def emit(self, kind: str, encoded: list[bytes]) -> None:
+        self.texts += [decode(one)["text"] for one in encoded]
+
+
+def test_thousands_of_deltas_that_come_at_once_are_one_event() -> None:
+    sink = Emitted()
+    deltas = Deltas(cast("Sink", sink), turn=0, attempt=1)
+    deltas.take([TextDelta("x")] * 3)
+    deltas.take([TextDelta("y")] * 5_000)
+    assert sink.texts == ["x", "x", "x", "y" * 5_000]
 
 
 @pytest.mark.parametrize("retry_after_s", [3_601.0, 1e11, float("inf")])

@@ -41,6 +41,29 @@ translation, which may stand for any of them.
 _LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _GLOBAL_V6 = ip_network("2000::/3")
 """The only IPv6 addresses allocated for the public internet."""
+_NOT_PUBLIC: tuple[Network, ...] = (
+    ip_network("0.0.0.0/8"),
+    ip_network("10.0.0.0/8"),
+    ip_network("100.64.0.0/10"),
+    ip_network("127.0.0.0/8"),
+    ip_network("169.254.0.0/16"),
+    ip_network("172.16.0.0/12"),
+    ip_network("192.0.0.0/24"),
+    ip_network("192.0.2.0/24"),
+    ip_network("192.88.99.0/24"),
+    ip_network("192.168.0.0/16"),
+    ip_network("198.18.0.0/15"),
+    ip_network("198.51.100.0/24"),
+    ip_network("203.0.113.0/24"),
+    ip_network("224.0.0.0/3"),
+    ip_network("2001::/23"),
+    ip_network("2001:db8::/32"),
+    ip_network("2002::/16"),
+    ip_network("3fff::/20"),
+)
+"""The special-purpose registries of IANA and multicast, whole ranges. Not `is_global`: what that says depends on the
+version of Python, and older ones count some of these as public.
+"""
 _CARRIES_V4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))
 
 
@@ -139,10 +162,9 @@ def kind_of(address: Address) -> Kind:
         return "guarded"
     if any(address in network for network in _LOOPBACK):
         return "loopback"
-    is_public = address.is_global and not address.is_multicast
-    if isinstance(address, IPv6Address):
-        is_public = is_public and address in _GLOBAL_V6
-    return "public" if is_public else "private"
+    if isinstance(address, IPv6Address) and address not in _GLOBAL_V6:
+        return "private"
+    return "private" if any(address in network for network in _NOT_PUBLIC) else "public"
 
 
 def is_loopback(host: str) -> bool:

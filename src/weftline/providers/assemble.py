@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, spoken_text
+from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -58,11 +59,12 @@ class Assembler:
     """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
     A stream that breaks the protocol (a chunk after `Finish`, pieces of a call that never began) raises
-    `ProviderError` of class `server`.
+    `ProviderError` of class `server`, and so does one with more calls or parts than `answer_limits` allow.
     """
 
     __slots__ = (
         "_blocks",
+        "_call_count",
         "_calls",
         "_finish",
         "_in_text",
@@ -83,6 +85,7 @@ class Assembler:
         self._finish: str | None = None
         self._parts: list[AssistantPart | _Call] = []
         self._calls: dict[str | int, _Call] = {}
+        self._call_count = 0
         # The open run of text or of thinking, not yet in `_parts`.
         self._pieces: list[str] = []
         self._blocks = 0
@@ -127,7 +130,7 @@ class Assembler:
                     raise ProviderError("server", f"{self.provider}: call {key!r} began twice")
                 self._close_run()
                 call = self._calls[key] = _Call(name, id or "", extra, [])
-                self._parts.append(call)
+                self._add(call)
             case CallArgs(key, json):
                 self._open_call(key).pieces.append(json)
             case CallDone(key, args, extra):
@@ -160,7 +163,7 @@ class Assembler:
         if isinstance(part, Thinking | ToolCall) and not part.provider:
             part = replace(part, provider=self.provider)
         self._close_run()
-        self._parts.append(part)
+        self._add(part)
 
     def _end_thinking(self, signature: str | None, opaque: Raw | UnsetType) -> None:
         text = ""
@@ -171,7 +174,16 @@ class Assembler:
         else:
             self._close_run()
         if text or signature is not None or opaque is not UNSET:
-            self._parts.append(Thinking(text, self.provider, signature, opaque))
+            self._add(Thinking(text, self.provider, signature, opaque))
+
+    def _add(self, part: AssistantPart | _Call) -> None:
+        if len(self._parts) >= MAX_PARTS:
+            raise too_many_parts()
+        if isinstance(part, _CALLS):
+            if self._call_count >= MAX_CALLS:
+                raise too_many_calls()
+            self._call_count += 1
+        self._parts.append(part)
 
     def _open_call(self, key: str | int) -> _Call:
         call = self._calls.get(key)
@@ -189,7 +201,7 @@ class Assembler:
     def _close_run(self) -> None:
         run = self._open_run()
         if run is not None:
-            self._parts.append(run)
+            self._add(run)
             self._pieces, self._blocks = [], 0
             self._in_text = self._in_thinking = False
 

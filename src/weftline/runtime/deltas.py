@@ -18,6 +18,8 @@ from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 _encode = Encoder().encode
+_MAX_RUN = 512
+"""More deltas than this of one read become one: each is an event of its own to everyone who follows the run."""
 _KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 
 
@@ -75,6 +77,8 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
         kind = _KINDS.get(delta)
         if kind is not None:
             texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
+            if len(texts) > _MAX_RUN:
+                texts = ["".join(texts)]
             encoded = [b"".join((b'{"text":', _encode(text), tail)) for text in texts if text]
             if encoded:
                 runs.append((kind, encoded))

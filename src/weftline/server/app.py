@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from functools import partial
@@ -15,8 +14,10 @@ from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
+from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
+from weftline.server.cursors import SealedCursors
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
@@ -96,14 +97,13 @@ class App:
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks have changed; set by their delivery."""
-        self._boot = secrets.token_hex(4)
-        self._requests = 0
+        self.cursors = SealedCursors(store.log.id)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        self._requests += 1
-        request = Request(scope, receive, send, f"req_{self._boot}{self._requests:x}", bodies=self.bodies)
+        # Random, not counted: how much others ask is nobody's business.
+        request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", bodies=self.bodies)
         current_request.set(request.about)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)

@@ -82,9 +82,10 @@ def load_hasher(folder: Path) -> Hasher:
         except FileNotFoundError:
             key = _create(path)
     except OSError as error:
-        raise StoreError(f"The key file {path} cannot be used: {error.strerror}.") from None
+        # Strangers may read this, who are not told where the store is.
+        raise StoreError(f"The key file {KEY_FILE} cannot be used: {error.strerror}.", code="unavailable") from None
     if len(key) != _KEY_BYTES:
-        raise StoreError(f"The key file {path} is damaged: restore it from a backup.")
+        raise StoreError(f"The key file {KEY_FILE} is damaged: restore it from a backup.")
     return Hasher(key)
 
 

@@ -94,12 +94,13 @@ class Vault:
     def _from_file(self, *, create: bool) -> bytes:
         path = self._folder / KEY_FILE
         try:
-            return _decoded(path.read_text(encoding="ascii"), str(path))
+            return _decoded(path.read_text(encoding="ascii"), KEY_FILE)
         except FileNotFoundError:
             if not create:
                 raise _unreadable(f"There is no {KEY_FILE} in the store and no {KEY_VARIABLE}.") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"The key file {path} cannot be read: {error}.") from None
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise StoreError(f"The key file {KEY_FILE} cannot be read: {reason}.", code="unavailable") from None
         key = secrets.token_bytes(_KEY_BYTES)
         # Written completely and then named, so that a crash leaves no partial key; an existing file wins.
         draft = self._folder / f"{KEY_FILE}.{secrets.token_hex(4)}"
@@ -113,12 +114,14 @@ class Vault:
             try:
                 os.link(draft, path)
             except FileExistsError:
-                return _decoded(path.read_text(encoding="ascii"), str(path))
+                return _decoded(path.read_text(encoding="ascii"), KEY_FILE)
             finally:
                 draft.unlink()
             _sync(self._folder)
         except OSError as error:
-            raise StoreError(f"The key file {path} cannot be written: {error.strerror}.") from None
+            raise StoreError(
+                f"The key file {KEY_FILE} cannot be written: {error.strerror}.", code="unavailable"
+            ) from None
         return key
 
 

@@ -7,6 +7,7 @@ import base64
 import binascii
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -28,7 +29,8 @@ MAX_TEXT_CHARS = 200_000
 """The most that a model is shown of one result."""
 
 
-_MAX_ON_LOOP = 256 * 1024
+_MAX_ON_LOOP = 32 * 1024
+"""Characters of text, or of a file in base64, that are searched for secrets on the event loop."""
 
 
 class RemoteTool(ABC):
@@ -92,20 +94,28 @@ class UnavailableTool(RemoteTool):
 
 async def redacted_apart(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """Like `redacted`, beside the event loop if there is much to look for or much to look through."""
-    if redactor.heavy or any(isinstance(part, File) and len(part.data or "") > _MAX_ON_LOOP for part in output.parts):
+    if redactor.heavy or sum([_size(part) for part in output.parts]) > _MAX_ON_LOOP:
         return await asyncio.to_thread(redacted, output, redactor)
     return redacted(output, redactor)
 
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     """The output with every secret blacked out, and no text longer than a model may see."""
-    return replace(output, parts=tuple(_part(part, redactor) for part in output.parts))
+    # A text that is cut keeps as much of the rest as a secret can be long: one may begin before the cut.
+    room = MAX_TEXT_CHARS + redactor.longest
+    texts = [part.text for part in output.parts if isinstance(part, Text)]
+    shown = iter(redactor.texts([text[:room] for text in texts]))
+    return replace(output, parts=tuple([_part(part, shown, redactor) for part in output.parts]))
 
 
-def _part(part: UserPart, redactor: Redactor) -> UserPart:
+def _size(part: UserPart) -> int:
+    return len(part.text) if isinstance(part, Text) else len(part.data or "") if isinstance(part, File) else 0
+
+
+def _part(part: UserPart, texts: Iterator[str], redactor: Redactor) -> UserPart:
     match part:
         case Text():
-            return Text(_redacted_text(part.text, redactor))
+            return Text(_cut(part.text, next(texts), redactor))
         case Image():
             return replace(part, url=part.url and redactor.text(part.url))
         case File():
@@ -113,13 +123,11 @@ def _part(part: UserPart, redactor: Redactor) -> UserPart:
             return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
 
 
-def _redacted_text(text: str, redactor: Redactor) -> str:
+def _cut(text: str, shown: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
-        return redactor.text(text)
-    # Plus as much of the rest as a secret can be long: one may begin before the cut.
-    head = redactor.text(text[: MAX_TEXT_CHARS + redactor.longest])
-    end = min(MAX_TEXT_CHARS, len(head) - redactor.longest)
-    return prompts.cut_after_chars(head[:end], MAX_TEXT_CHARS, len(text))
+        return shown
+    end = min(MAX_TEXT_CHARS, len(shown) - redactor.longest)
+    return prompts.cut_after_chars(shown[:end], MAX_TEXT_CHARS, len(text))
 
 
 def _file_data(data: str, redactor: Redactor) -> str:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import InvalidRequest, Issue, NotFound, invalid
 from weftline.store.database import Query
 from weftline.store.records import agents, keys
 from weftline.store.records.keys import ApiKey, NewKey
 from weftline.store.records.pages import RowPage
-from weftline.workspace.code_agents import NO_CODE, CodeAgents
+from weftline.workspace.code_agents import CodeAgents
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.workspaces import ensured
 
@@ -45,9 +45,19 @@ async def is_anybody_let_in(at: Workspaces) -> bool:
 
 
 async def create(
-    at: Workspaces, slug: str, *, name: str = "", usage: str = "developer_api", agents: Sequence[str] = ()
+    at: Workspaces,
+    slug: str,
+    *,
+    name: str = "",
+    usage: str = "developer_api",
+    agents: Sequence[str] = (),
+    agents_exist: bool = False,
 ) -> CreatedKey:
-    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents, by id or slug."""
+    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents, by id or slug.
+
+    With `agents_exist` an agent that the workspace does not have is refused. A command does not know the agents that
+    are code of the server, and takes any.
+    """
     if usage not in USAGES:
         raise InvalidRequest(f"usage: {usage!r} is not a usage; use one of {', '.join(USAGES)}.")
     if len(name) > MAX_NAME_CHARS:
@@ -61,7 +71,10 @@ async def create(
         usage=usage,
         agents=tuple(checked_agents(agents)),
     )
-    return CreatedKey(await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us())), secret)
+    return CreatedKey(
+        await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us(), agents_exist=agents_exist)),
+        secret,
+    )
 
 
 async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
@@ -71,7 +84,7 @@ async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") 
     if secret.startswith(_ACCESS_TOKEN):
         raise InvalidRequest(f"secret: the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
     new = NewKey(id=_new_id(), hash=hash_secret(secret), prefix=secret[:8], name=name, usage="developer_api", agents=())
-    return await at.records.write(_insert(new, slug, now=at.clock.now_us()))
+    return await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us()))
 
 
 async def by_secret_hash(at: Workspaces, hash: bytes) -> ApiKey | None:
@@ -118,20 +131,25 @@ def _new_id() -> str:
     return "key_" + secrets.token_hex(8)
 
 
-def _insert(new: NewKey, slug: str, *, code: CodeAgents = NO_CODE, now: int) -> Query[ApiKey]:
+def _insert(new: NewKey, slug: str, *, code: CodeAgents, now: int, agents_exist: bool = False) -> Query[ApiKey]:
     workspace = yield from ensured(slug, now=now)
-    ids = yield from _ids_of(new.agents, code, workspace=workspace)
+    ids = yield from _ids_of(new.agents, code, workspace=workspace, agents_exist=agents_exist)
     if not (yield from keys.insert(replace(new, agents=ids), workspace=workspace, now=now)):
         raise InvalidRequest("secret: this store already has that key.")
     return (yield from _existing(new.id))
 
 
-def _ids_of(names: Sequence[str], code: CodeAgents, *, workspace: int) -> Query[tuple[str, ...]]:
+def _ids_of(names: Sequence[str], code: CodeAgents, *, workspace: int, agents_exist: bool) -> Query[tuple[str, ...]]:
     """Allow-lists hold ids: an agent that gets the slug later is another one."""
     ids: dict[str, None] = {}
+    issues: list[Issue] = []
     for name in names:
         known = code.id_of(name) or (yield from agents.id_by_slug(name, workspace=workspace))
         ids[known or name] = None
+        if agents_exist and not known and (yield from agents.by_id(name, workspace=workspace)) is None:
+            issues.append(Issue("agentIds", f"there is no agent {name!r}"))
+    if issues:
+        raise invalid(issues)
     return tuple(ids)
 
 

@@ -46,6 +46,23 @@ async def test_a_key_with_an_allow_list_makes_no_other_keys(world: World) -> Non
         check_error(await world.call(method, path, credential=narrow, body={"name": "x"}), 403, "forbidden")
 
 
+async def test_a_key_for_agents_that_do_not_exist_is_refused_and_names_them(world: World) -> None:
+    key = await world.key()
+    made = await world.call("POST", "/api/v1/workspaces/acme/agents", credential=key, body={"name": "Mine", "spec": {}})
+    mine = made.json
+    reply = await world.call("POST", KEYS, credential=key, body={"agentIds": [mine["id"], "agent_1", "gone"]})
+    error = check_error(reply, 400, "invalid_request")
+    assert "'agent_1'" in error["message"] and "'gone'" in error["message"] and mine["id"] not in error["message"]
+    for name in (mine["id"], mine["slug"]):
+        narrow = await world.call("POST", KEYS, credential=key, body={"agentIds": [name]})
+        assert narrow.status == 201 and narrow.json["agentIds"] == [mine["id"]]
+    theirs = await world.key("globex")
+    path = "/api/v1/workspaces/globex/api-keys"
+    check_error(
+        await world.call("POST", path, credential=theirs, body={"agentIds": [mine["id"]]}), 400, "invalid_request"
+    )
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -83,8 +83,24 @@ async def test_a_database_without_its_key_file_lets_nobody_in(world: World, brow
     assert (await world.call("GET", "/api/oauth/userinfo", credential=tokens["access_token"])).status == 200
 
 
+async def test_a_stranger_is_not_told_where_the_key_file_is(world: World, tmp_path: Path) -> None:
+    """As when the disk is full and the file cannot be made."""
+    (tmp_path / "store" / "hash.key").mkdir()
+    body = {"client_name": "x", "redirect_uris": ["https://x.example/cb"], "token_endpoint_auth_method": "none"}
+    replies = [
+        await world.call(
+            "POST", "/api/oauth/register", body=body | {"token_endpoint_auth_method": "client_secret_post"}
+        ),
+        await world.call("GET", "/api/oauth/userinfo", credential="mantyx_at_x"),
+    ]
+    for reply in replies:
+        assert (reply.status, reply.json["code"]) == (503, "unavailable")
+        assert str(tmp_path) not in reply.text and "/" not in reply.json["message"]
+
+
 async def test_a_damaged_key_file_is_an_error_not_a_new_key(world: World, tmp_path: Path) -> None:
     (tmp_path / "store" / "hash.key").write_bytes(b"short")
     reply = await world.call("GET", "/api/oauth/userinfo", credential="mantyx_at_x")
     assert reply.status == 503 and reply.json["code"] == "store_unusable"
+    assert str(tmp_path) not in reply.text
     assert (tmp_path / "store" / "hash.key").read_bytes() == b"short"

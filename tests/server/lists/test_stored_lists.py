@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
+import pytest
+
+from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CancelReceipt
+from weftline.server.cursors import SealedCursors
 from weftline.server.views import run_summary
 from weftline.store.base import RunRow, Stored
 from weftline.store.records.pages import PAGE_BYTES, fitting
@@ -43,6 +48,18 @@ async def test_large_agents_are_listed_a_few_at_a_time(api: Api) -> None:
     assert [agent for page in pages for agent in page] == made
     cards = (await api.get(f"/api/a2a/{api.slug}/discovery")).json["agents"]
     assert [card["name"] for card in cards] == [agent["name"] for agent in made]
+
+
+def test_a_cursor_does_not_say_how_many_rows_others_have() -> None:
+    ours = SealedCursors("store")
+    cursors = {key: ours.seal(key, workspace=1) for key in (0, 1, 2, 3, 2**63 - 1)}
+    assert {ours.open(cursor, workspace=1): cursor for cursor in cursors.values()} == cursors
+    data = [base64.urlsafe_b64decode(cursor + "==") for cursor in cursors.values()]
+    assert len({one[:4] for one in data}) == len({one[8:12] for one in data}) == len(data)
+    foreign = SealedCursors("another store").seal(1, workspace=1)
+    for cursor in (foreign, ours.seal(1, workspace=2), cursors[1][:-1] + "x", cursors[1][:-1], "", "é" * 22, "MTox"):
+        with pytest.raises(InvalidRequest):
+            ours.open(cursor, workspace=1)
 
 
 async def test_stored_things_are_listed_by_pages(api: Api) -> None:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from weftline.messages import Opaque, ProviderCall, Usage
 from weftline.net.sse import SseEvent
+from weftline.providers.answer_limits import bounded
 from weftline.providers.anthropic.blocks import PROVIDER, encode
 from weftline.providers.anthropic.schema import WRAPPED, Report
 from weftline.providers.base import (
@@ -68,6 +69,10 @@ class _Message(Struct):
     usage: Any = None
 
 
+class _Pieces(list[str]):
+    """Of a text, which is joined once: adding to a string costs as much as the string is long."""
+
+
 class _Open(Struct):
     """A block that has begun. `kind` is its type, except for the report, which others do not see as a call."""
 
@@ -75,8 +80,9 @@ class _Open(Struct):
     head: _Head
     raw: bytes
     pieces: list[str] = field(default_factory=lambda: list[str]())
-    signature: str = ""
+    signature: list[str] = field(default_factory=lambda: list[str]())
     more: dict[str, Any] = field(default_factory=lambda: dict[str, Any]())
+    """The fields of a block of an unknown kind; a text is in pieces."""
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -128,6 +134,7 @@ class Reader:
                 self.error_body = body
                 return []
             self._count(message.usage)
+            bounded(message.content)
             for index, block in enumerate(message.content):
                 self._start(index, bytes(block))
                 self._stop(index)
@@ -199,6 +206,7 @@ class Reader:
     def _start(self, index: int, raw: bytes) -> None:
         head = _decode_head(raw)
         block = self._open[index] = _Open(head.type, head, raw)
+        bounded(self._open)
         match head.type:
             case "text":
                 if head.text:
@@ -206,7 +214,7 @@ class Reader:
             case "thinking":
                 if head.thinking:
                     self._emit(ThinkingDelta(head.thinking))
-                block.signature = head.signature or ""
+                block.signature = [head.signature or ""]
             case "redacted_thinking":
                 self._emit(ThinkingDone(opaque=Raw(raw)))
             case "tool_use":
@@ -240,7 +248,7 @@ class Reader:
             case "input_json_delta":
                 self._input(index, delta.partial_json)
             case "signature_delta":
-                self._block(index).signature += delta.signature
+                self._block(index).signature.append(delta.signature)
             case "citations_delta":
                 pass
             case _:
@@ -261,9 +269,14 @@ class Reader:
         more = self._block(index).more
         delta = cast("dict[str, Any]", msgspec.json.decode(data)["delta"])
         for name, value in delta.items():
-            if name != "type":
-                before = more.get(name)
-                more[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+            if name == "type":
+                continue
+            if not isinstance(value, str):
+                more[name] = value
+            elif isinstance(more.get(name), _Pieces):
+                more[name].append(value)
+            else:
+                more[name] = _Pieces([value])
 
     def _block(self, index: int) -> _Open:
         block = self._open.get(index)
@@ -281,7 +294,7 @@ class Reader:
             case "text" | "redacted_thinking" | "second report":
                 pass
             case "thinking":
-                self._emit(ThinkingDone(block.signature or None))
+                self._emit(ThinkingDone("".join(block.signature) or None))
             case "tool_use":
                 self._out.append(CallDone(index, None if block.pieces else _given(block)))
             case "report":
@@ -292,8 +305,7 @@ class Reader:
             case kind if kind.endswith(_RESULT):
                 self._emit(Whole(self._provider_call(block)))
             case _:
-                whole = {**msgspec.json.decode(block.raw), **block.more} if block.more else None
-                self._emit(Whole(Opaque(self._provider, Raw(encode(whole) if whole else block.raw))))
+                self._emit(Whole(Opaque(self._provider, Raw(_with_more(block)))))
 
     def _end_report(self, block: _Open) -> None:
         text = "".join(block.pieces) or _given(block)
@@ -379,6 +391,13 @@ def _arguments(block: _Open) -> bytes:
 
 def _with_input(block: _Open) -> bytes:
     return encode({**_decode_raws(block.raw), "input": Raw(_arguments(block))}) if block.pieces else block.raw
+
+
+def _with_more(block: _Open) -> bytes:
+    if not block.more:
+        return block.raw
+    more = {name: "".join(value) if isinstance(value, _Pieces) else value for name, value in block.more.items()}
+    return encode({**msgspec.json.decode(block.raw), **more})
 
 
 def _unwrapped(text: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall, Usage
+from weftline.providers.answer_limits import bounded
 from weftline.providers.base import (
     CallDone,
     CallStart,
@@ -121,7 +122,10 @@ class Reader:
         self._thinking = False
         self._calls = 0
         self._own_calls = 0
-        self._begun: list[_Begun] = []
+        self._begun: dict[int, _Begun] = {}
+        """By the order in which they began."""
+        self._begun_ids: dict[str, int] = {}
+        self._begun_count = 0
         self._grounding: Raw | UnsetType = UNSET
         self._url_context: Raw | UnsetType = UNSET
         # Text beside the function that stands for the answer would spoil the JSON: it waits until the turn shows
@@ -148,6 +152,7 @@ class Reader:
         self._response_id = document.response_id or self._response_id
         for candidate in document.candidates or ():
             if not candidate.index:
+                bounded(candidate.content.parts if candidate.content and candidate.content.parts else ())
                 self._candidate(candidate, out)
         if document.prompt_feedback is not None and document.prompt_feedback.block_reason:
             self._finish, self.finished = "refusal", True
@@ -163,7 +168,7 @@ class Reader:
             raise ProviderError("server", "Gemini's answer ended before it was complete.", unanswered=True)
         self._end_thinking(out)
         self._release(out)
-        out.extend(Whole(self._own_call(begun, "in_progress", UNSET, [begun.part])) for begun in self._begun)
+        out.extend(Whole(self._own_call(begun, "in_progress", UNSET, [begun.part])) for begun in self._begun.values())
         if self._grounding is not UNSET:
             self._record_grounding(self._grounding, out)
         if self._url_context is not UNSET:
@@ -264,16 +269,23 @@ class Reader:
         kind = name or str(fields.get("toolType") or "provider_tool").lower()
         identity = fields.get("id")
         known = identity if isinstance(identity, str) else None
-        self._begun.append(_Begun(known, kind, _kept(tool_input), _kept(part)))
+        at = self._begun_count
+        self._begun_count += 1
+        self._begun[at] = _Begun(known, kind, _kept(tool_input), _kept(part))
+        if known is not None:
+            self._begun_ids.setdefault(known, at)
+        bounded(self._begun)
 
     def _finish_own(self, result: Raw, part: Raw, out: list[Chunk]) -> None:
         fields = _object(result)
-        begun = next((one for one in self._begun if one.id is not None and one.id == fields.get("id")), None)
-        begun = begun or next(iter(self._begun), None)
-        if begun is None:
+        identity = fields.get("id")
+        at = self._begun_ids.pop(identity, None) if isinstance(identity, str) else None
+        if at not in self._begun:
+            at = next(iter(self._begun), None)
+        if at is None:
             out.append(_opaque(Native(_kept(part))))
             return
-        self._begun.remove(begun)
+        begun = self._begun.pop(at)
         failed = fields.get("outcome", "OUTCOME_OK") != "OUTCOME_OK"
         status = "failed" if failed else "completed"
         out.append(Whole(self._own_call(begun, status, _kept(result), [begun.part, _kept(part)])))

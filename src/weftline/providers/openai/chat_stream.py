@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall
+from weftline.providers.answer_limits import MAX_CALLS, MAX_NAME_CHARS, bounded, too_many, too_many_calls
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -25,6 +26,7 @@ from weftline.providers.base import (
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import decode, present, usage_of
 from weftline.providers.openai.profiles import Profile
+from weftline.providers.openai.reasoning_details import ReasoningDetails
 from weftline.providers.openai.think_tags import ThinkTags
 
 _REASONS: dict[str, str] = {
@@ -37,6 +39,8 @@ _REASONS: dict[str, str] = {
     "content_filter": "refusal",
 }
 _MALFORMED = "malformed_function_call"
+_TRIED_CHARS = 4 * 1024 * 1024
+"""How much of an answer's arguments is read, over and over as it grows, to see whether a call is complete."""
 
 
 class _Function(Struct):
@@ -129,6 +133,7 @@ class _OpenCall(Struct):
     extra: Raw | UnsetType = UNSET
     begun: bool = False
     written: list[str] = []
+    chars: int = 0
     late_extra: Raw | UnsetType = UNSET
 
 
@@ -150,10 +155,14 @@ class ChatReader:
         self._error = error
         self._tags = ThinkTags() if profile.think_tags else None
         self._thinking = False
-        self._details: list[dict[str, Any]] = []
+        self._details = ReasoningDetails()
         self._signature: str | None = None
         self._calls: list[_OpenCall] = []
         self._at: dict[int, _OpenCall] = {}
+        self._by_id: dict[str, _OpenCall] = {}
+        self._begun = 0
+        """How many calls have begun: those at the beginning."""
+        self._tried_chars = 0
         self._images: dict[int, Image] = {}
         self._annotations: list[Raw] = []
         self._executed: list[Raw] = []
@@ -179,6 +188,7 @@ class ChatReader:
         for choice in answer.choices or ():
             if not choice.index:
                 self._take(choice, chunks)
+                bounded(chunks)
         if present(answer.usage):
             usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
@@ -241,11 +251,12 @@ class ChatReader:
     def _take_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
         thought = delta.reasoning or delta.reasoning_content
         if delta.reasoning_details:
-            self._take_details(delta.reasoning_details)
+            self._details.take(delta.reasoning_details)
         if thought:
             self._thinking = True
             chunks.append(ThinkingDelta(thought))
         if isinstance(delta.content, list):
+            bounded(delta.content)
             for part in delta.content:
                 self._take_part(part, chunks)
         elif delta.content:
@@ -260,6 +271,9 @@ class ChatReader:
             self._take_image(image)
         self._annotations += delta.annotations or ()
         self._executed += delta.executed_tools or ()
+        bounded(self._images)
+        bounded(self._annotations)
+        bounded(self._executed)
         if present(delta.extra_content):
             self._extra = delta.extra_content
 
@@ -278,30 +292,17 @@ class ChatReader:
         if part.text:
             self._take_text(part.text, chunks)
 
-    def _take_details(self, details: list[dict[str, Any]]) -> None:
-        for detail in details:
-            same = next((one for one in self._details if _continues(detail, one)), None)
-            if same is None:
-                self._details.append(dict(detail))
-                continue
-            for name, value in detail.items():
-                before = same.get(name)
-                if name in ("text", "summary") and isinstance(before, str) and isinstance(value, str):
-                    same[name] = before + value
-                elif value or name not in same:
-                    same[name] = value
-
     def _end_thinking(self) -> list[Chunk]:
         """Ends the open block of reasoning, and passes on what the server wants back with it."""
         if not self._thinking and not self._details:
             return []
         opaque: Raw | UnsetType = UNSET
         if self._details and self._profile.thinking_back == "reasoning_details":
-            opaque = Raw(msgspec.json.encode(self._details))
+            opaque = Raw(msgspec.json.encode(self._details.whole()))
         ended = self._thinking or opaque is not UNSET
         signature, self._signature = self._signature, None
         self._thinking = False
-        self._details = []
+        self._details = ReasoningDetails()
         return [ThinkingDone(signature, opaque)] if ended else []
 
     def _take_call(self, piece: _Call, chunks: list[Chunk]) -> None:
@@ -314,12 +315,18 @@ class ChatReader:
             if self._tags is not None:
                 chunks += self._tags.end()
             chunks += self._end_thinking()
+            if len(self._calls) >= MAX_CALLS:
+                raise too_many_calls()
             call = _OpenCall(len(self._calls), piece.id or None, function.name or "", extra)
             self._calls.append(call)
+            if call.id:
+                self._by_id.setdefault(call.id, call)
             self._at[call.key if piece.index is None else piece.index] = call
         else:
             if not call.begun and function.name and not self._repeats(call, function.name):
                 call.name += function.name
+                if len(call.name) > MAX_NAME_CHARS:
+                    raise too_many("characters in the name of a tool", MAX_NAME_CHARS)
             if extra is not UNSET:
                 call.late_extra = extra
         args = function.arguments
@@ -328,15 +335,16 @@ class ChatReader:
         if args:
             chunks += self._begin_calls(call.key)
             call.written.append(args)
+            call.chars += len(args)
             chunks.append(CallArgs(call.key, args))
 
     def _begin_calls(self, last: int) -> list[Chunk]:
         """Begins the calls up to this one that have not begun: in their order, whichever gets arguments first."""
         chunks: list[Chunk] = []
-        for call in self._calls[: last + 1]:
-            if not call.begun:
-                call.begun = True
-                chunks.append(CallStart(call.key, self._names.back(call.name), call.id, call.extra))
+        for call in self._calls[self._begun : last + 1]:
+            call.begun = True
+            chunks.append(CallStart(call.key, self._names.back(call.name), call.id, call.extra))
+        self._begun = max(self._begun, min(last + 1, len(self._calls)))
         return chunks
 
     def _repeats(self, call: _OpenCall, name: str) -> bool:
@@ -348,7 +356,7 @@ class ChatReader:
         if piece.index is None:
             if function.name:
                 return None
-            return next((call for call in self._calls if call.id == piece.id), None) if piece.id else self._last()
+            return self._by_id.get(piece.id) if piece.id else self._last()
         call = self._at.get(piece.index)
         if call is None or not function.name:
             return call
@@ -357,7 +365,14 @@ class ChatReader:
         both_whole = self._names.knows(call.name) and self._names.knows(function.name)
         if not call.begun and both_whole and call.name != function.name:
             return None  # two calls without arguments
-        return None if _is_json("".join(call.written)) else call
+        return None if self._is_complete(call) else call
+
+    def _is_complete(self, call: _OpenCall) -> bool:
+        # Many a server names the tool with every piece; most pieces can be seen not to be the last.
+        if not call.written or not call.written[-1].endswith(("}", " ", "\n")):
+            return False
+        self._tried_chars += call.chars
+        return self._tried_chars <= _TRIED_CHARS and _is_json("".join(call.written))
 
     def _last(self) -> _OpenCall | None:
         return self._calls[-1] if self._calls else None
@@ -418,10 +433,3 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-def _continues(detail: dict[str, Any], before: dict[str, Any]) -> bool:
-    kind = detail.get("type")
-    if kind != before.get("type") or kind == "reasoning.encrypted":
-        return False
-    return detail.get("index") == before.get("index")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall
+from weftline.providers.answer_limits import bounded
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -236,6 +237,7 @@ class ResponsesReader:
 
     def _take_message(self, index: int, item: _Item) -> list[Chunk]:
         chunks: list[Chunk] = []
+        bounded(item.content or ())
         for part in item.content or ():
             if part.refusal:
                 self._refused = True
@@ -281,6 +283,7 @@ class ResponsesReader:
             why = f"The model API returned before its answer was finished: it is {state}."
             self.failure = ProviderError("server", why, retryable=False, unanswered=True)
             return chunks
+        bounded(response.output or ())
         for index, item in enumerate(response.output or ()):
             chunks += self._take(index, item)
         chunks += self._part_reasoning()

@@ -41,9 +41,9 @@ async def replace(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
-    after, limit = stored_page(request)
+    after, limit = stored_page(app, request, principal)
     page = await agents.visible(app.workspaces, principal, after=after, limit=limit)
-    return Response(encode(Agents([agent_json(row) for row in page.rows], next_cursor(page))))
+    return Response(encode(Agents([agent_json(row) for row in page.rows], next_cursor(app, page, principal))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:

@@ -36,15 +36,16 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
         name=body.name or "",
         usage=body.usage or "developer_api",
         agents=body.agent_ids or (),
+        agents_exist=True,
     )
     headers = ((b"cache-control", b"no-store"),)
     return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
-    after, limit = stored_page(request)
+    after, limit = stored_page(app, request, principal)
     page = await keys.page(app.workspaces, principal.workspace, after=after, limit=limit)
-    return Response(encode(Keys([key_json(key) for key in page.rows], next_cursor(page))))
+    return Response(encode(Keys([key_json(key) for key in page.rows], next_cursor(app, page, principal))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:

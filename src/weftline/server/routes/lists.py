@@ -105,14 +105,15 @@ def _session(row: ThreadRow) -> ListedSession:
     )
 
 
-def stored_page(request: Request) -> tuple[int, int]:
+def stored_page(app: App, request: Request, principal: Principal) -> tuple[int, int]:
     """The key after which a page of stored records begins, and its limit."""
     cursor = request.query_value("cursor")
-    return 0 if cursor is None else key_of(cursor), page_limit(request, default=MAX_LIMIT)
+    after = 0 if cursor is None else app.cursors.open(cursor, workspace=principal.workspace)
+    return after, page_limit(request, default=MAX_LIMIT)
 
 
-def next_cursor(page: RowPage[Any]) -> str | None:
-    return None if page.more_after is None else cursor_of(page.more_after)
+def next_cursor(app: App, page: RowPage[Any], principal: Principal) -> str | None:
+    return None if page.more_after is None else app.cursors.seal(page.more_after, workspace=principal.workspace)
 
 
 def page_limit(request: Request, *, default: int = DEFAULT_LIMIT) -> int:

@@ -36,10 +36,10 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def listed(app: App, request: Request, principal: Principal) -> Response:
-    after, limit = stored_page(request)
+    after, limit = stored_page(app, request, principal)
     page = await providers.page(app.workspaces, principal.workspace, after=after, limit=limit)
     items = await asyncio.to_thread(lambda: [provider_json(row) for row in page.rows])
-    return Response(encode(Providers(items, next_cursor(page))))
+    return Response(encode(Providers(items, next_cursor(app, page, principal))))
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
