@@ -85,7 +85,7 @@ class Follower(Protocol):
     """Whether the reader has gone away."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; an empty list after `QUIET_BEATS` with nothing new; None at the end."""
+        """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
         ...
 
     def go_back(self, seq: int) -> None:

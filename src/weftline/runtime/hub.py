@@ -72,7 +72,7 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; an empty list after `QUIET_BEATS` with nothing new; None at the end."""
+        """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
         while not self.left:
             if self.behind:
                 batch = await self._hub.read(self)
