@@ -14,8 +14,8 @@ Transport: TypeAlias = Literal["http", "sse"]
 
 
 Revision: TypeAlias = Literal["2025-11-25", "2026-07-28"]
-"""Of the protocol. The first stands for all that begin with `initialize`, in which a server can ask during a call; servers
-of the second ask by a result (`InputRequiredResult`)."""
+"""Of the protocol. The first stands for all that begin with `initialize`, in which a server can ask during a call.
+Servers of the second ask by a result (`InputRequiredResult`)."""
 
 
 class McpAddress(Struct, frozen=True, dict=True):
