@@ -42,7 +42,7 @@ CONSTANTS: dict[str, str] = {
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
-    "NO_MCP": "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]').",
+    "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
@@ -265,6 +265,14 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         ("pay", "bank.example: no answer in 5 s."),
         {"in_doubt": True},
         "pay failed: bank.example: no answer in 5 s. The call may or may not have taken effect. "
+        "Do not repeat the call: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain.",
+    ),
+    (
+        "request_failed",
+        ("pay", "Connection closed"),
+        {"in_doubt": True},
+        "pay failed: Connection closed. The call may or may not have taken effect. "
         "Do not repeat the call: find out in another way whether it took effect, "
         "or say in your answer that this is uncertain.",
     ),

@@ -32,7 +32,8 @@ def state_of(result: Mapping[str, object]) -> str:
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:
-    """The text of a message's parts; of a task, its status message and then everything in its artifacts.
+    """The text of a message's parts; of a task, its status message and then everything in its artifacts. Agents that
+    put their answer in both places are heard once.
 
     If there is no text anywhere, the data in the same places, as JSON, and files by their names.
     """
@@ -44,10 +45,25 @@ def answer_text(result: Mapping[str, object]) -> str | None:
     text = _read(spoken, _text)
     if text is not None:
         return text
-    both = [text for text in (_read(said, _text), _read(made, _anything)) if text is not None]
+    saying, making = _read(said, _text), _read(made, _anything)
+    if saying is not None and making is not None and _is_same(saying, making):
+        return making
+    both = [text for text in (saying, making) if text is not None]
     if both:
         return "\n".join(both)
     return _read(spoken, _in_words) or _read(said, _in_words)
+
+
+def _is_same(said: str, made: str) -> bool:
+    """Whether two texts are the same answer; data is the same however it is written."""
+    if said.strip() == made.strip():
+        return True
+    if not made.startswith(("{", "[")):
+        return False
+    try:
+        return msgspec.json.decode(said) == msgspec.json.decode(made)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
 
 
 def _read(parts: Iterable[Fields], one: Callable[[Fields], str | None]) -> str | None:

@@ -80,7 +80,11 @@ class LoopThread:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # not needed before there is a loop
+
     asyncio.set_event_loop(loop)
+    executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(executor)
     try:
         loop.run_forever()
         tasks = asyncio.all_tasks(loop)
@@ -89,7 +93,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         if tasks:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+        # Not `shutdown_default_executor`: it starts a thread, which some Pythons refuse at the end of the process.
+        executor.shutdown()
     finally:
         asyncio.set_event_loop(None)
         loop.close()

@@ -328,20 +328,27 @@ def answer_by_function(function: str) -> str:
 FAILED_WITHOUT_WORDS = "The tool failed."
 PATH_NOT_ALLOWED = "An argument of the tool is not allowed as a part of the address."
 HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a header cannot carry."
-NO_MCP = "This server cannot reach MCP servers: install it with the extra `mcp` (pip install '.[mcp]')."
+NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
 MCP_TIMED_OUT = "The server did not answer in time."
 MCP_UNREADABLE = "The server's answer does not follow the protocol."
 
 
 def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
     """`in_doubt`: nobody knows whether the request arrived, and repeating it would matter."""
-    return tool_failed(tool, reason) + (f" The call may or may not have taken effect. {_FIND_OUT}" if in_doubt else "")
+    if not in_doubt:
+        return tool_failed(tool, reason)
+    return f"{tool_failed(tool, _sentence(reason))} The call may or may not have taken effect. {_FIND_OUT}"
 
 
 def agent_request_failed(agent: str, reason: str, *, in_doubt: bool) -> str:
-    return tool_failed(agent, reason) + (
-        f" The agent may or may not have accepted the task. {_FIND_OUT}" if in_doubt else ""
-    )
+    if not in_doubt:
+        return tool_failed(agent, reason)
+    return f"{tool_failed(agent, _sentence(reason))} The agent may or may not have accepted the task. {_FIND_OUT}"
+
+
+def _sentence(reason: str) -> str:
+    """Reasons are others' words, and may lack the full stop."""
+    return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason.rstrip()}."
 
 
 def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:

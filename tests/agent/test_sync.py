@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from pathlib import Path
 
 import pytest
 
-from weftline import Agent, ToolContext, tool
+from weftline import Agent, ToolContext, background, tool
 from weftline.agent import sync
 from weftline.background import LoopThread
 from weftline.events import TextDelta
@@ -84,3 +88,34 @@ def test_threads_that_come_first_together_share_one_loop(monkeypatch: pytest.Mon
         loops = {future.result() for future in [pool.submit(first) for _ in range(4)]}
     assert len(loops) == len(made) == 1
     made[0].stop()
+
+
+def pythons() -> list[str]:
+    """The interpreters that are here, each version once."""
+    named = [found for minor in range(11, 16) if (found := shutil.which(f"python3.{minor}"))]
+    installed = [str(path) for path in Path.home().glob(".pyenv/versions/3.1[1-9]*/bin/python")]
+    found = {sys.version.split()[0]: sys.executable}
+    for path in [*named, *installed]:
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if version.returncode == 0:
+            found.setdefault(version.stdout.split()[1], path)
+    return list(found.values())
+
+
+SCRIPT = """
+import asyncio, atexit, sys
+sys.path.insert(0, sys.argv[1])
+from weftline.background import LoopThread
+
+loop = LoopThread("own")
+atexit.register(loop.stop, patience_s=60)
+print(loop.run(asyncio.to_thread(str, "done")))
+"""
+
+
+def test_a_script_that_used_threads_ends_without_a_word() -> None:
+    source = str(Path(background.__file__).parents[1])
+    for python in pythons():
+        # Without `-I`, a variable of the suite's could load more than the module itself needs.
+        script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
+        assert (script.returncode, script.stdout, script.stderr) == (0, "done\n", ""), python

@@ -145,6 +145,9 @@ SCRIPTS: dict[str, Any] = {
     "broken_off": {
         "turns": [calls(ECHO), {"deltas": ["half an ", "answer"], "error": {"class": "auth", "message": "no more"}}]
     },
+    "broken_off_twice": {
+        "turns": [{"text": "half of it", "error": {"class": "overloaded"}}, {"error": {"class": "auth"}}]
+    },
     "cut_as_error": {"turns": [calls(ECHO), {"text": "cut of", "error": {"class": "truncation"}}]},
     "late_failure": {"turns": [calls(ECHO), {"error": {"class": "auth", "message": "the key is bad"}}]},
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},

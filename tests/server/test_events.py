@@ -137,6 +137,8 @@ async def test_an_answer_that_fails_in_the_middle_keeps_the_text_so_far(api: Api
     assert "finishReason" not in error.body
     shown = await api.snapshot(run)
     assert (shown["finalText"], shown["errorCode"]) == (None, "auth")
+    twice = (await api.play("broken_off_twice"))[-1]
+    assert (twice["code"], twice["partialText"], twice["attempts"]) == ("auth", "half of it", 2)
     late = (await api.play("late_failure", tools=[ECHO]))[-1]
     assert late["code"] == "auth" and "partialText" not in late.body
 

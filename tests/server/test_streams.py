@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.kernel.entries import TEXT_DELTA
-from weftline.runtime.engine import EntryBatch
+from weftline.runtime.engine import QUIET_BEATS, EntryBatch
 from weftline.runtime.hub import Hub
-from weftline.server.sse import KEEP_ALIVE, KEEP_ALIVE_S
+from weftline.server.sse import BEAT_S, KEEP_ALIVE
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryStore
 
@@ -201,41 +201,48 @@ def batch(seq: int) -> EntryBatch:
 
 
 @pytest.mark.requirement("wire.sse.heartbeat")
-async def test_a_silent_stream_is_woken_at_every_beat_and_keeps_its_place() -> None:
+async def test_a_silent_stream_is_woken_in_time_and_keeps_its_place() -> None:
     hub = Hub(MemoryStore().log)
     follower = hub.follow(1, "run_1", after=7)
     follower.behind = False
-    hub.beat()
+
+    def be_silent() -> None:
+        for _ in range(QUIET_BEATS):
+            hub.beat()
+
+    be_silent()
     assert await follower.next() == () and follower.last_seq == 7
     follower.push(batch(8))
-    hub.beat()
+    be_silent()
     assert [one.last_seq for one in await follower.next() or ()] == [8]
-    hub.beat()
+    be_silent()
     assert await follower.next() == () and follower.last_seq == 8
-    assert (KEEP_ALIVE_S, KEEP_ALIVE) == (15, b": keep-alive\n\n")
+    # An event that comes right after a beat is followed by a keep-alive before the time is over, not after twice that.
+    assert (BEAT_S * QUIET_BEATS, KEEP_ALIVE) == (15, b": keep-alive\n\n")
 
 
 @given(st.lists(st.sampled_from(["beat", "push", "next"]), max_size=30))
-def test_a_reader_gets_every_batch_once_and_a_beat_only_after_silence(moves: list[str]) -> None:
+def test_a_reader_gets_every_batch_once_and_a_keep_alive_after_every_silence(moves: list[str]) -> None:
     async def follow() -> None:
         follower = Hub(MemoryStore().log).follow(1, "run_1", after=0)
         follower.behind = False
-        pushed, pushed_since_beat, due = 0, False, False
+        pushed, beats, due = 0, 0, False
         seen: list[int] = []
         for move in moves:
             if move == "beat":
-                due = due or not pushed_since_beat
+                beats += 1
                 follower.beat()
-                pushed_since_beat = False
+                if beats == QUIET_BEATS and pushed == len(seen):
+                    beats, due = 0, True
             elif move == "push":
                 pushed += 1
-                pushed_since_beat, due = True, False
+                due = False
                 follower.push(batch(pushed))
             elif pushed > len(seen) or due:
                 got = await follower.next()
-                assert got is not None and (bool(got) or due)
+                assert got is not None and bool(got) != due
                 seen += [one.last_seq for one in got]
-                due = False
+                beats, due = beats if due else 0, False
         if pushed > len(seen):
             seen += [one.last_seq for one in await follower.next() or ()]
         assert seen == list(range(1, pushed + 1))

@@ -294,7 +294,8 @@ class Conversation:
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
-                    self.failure, self.partial = failed.message, failed.text
+                    # A later try that failed before its first word does not take away what an earlier one had said.
+                    self.failure, self.partial = failed.message, failed.text or self.partial
             case _:
                 pass  # not part of the conversation
 

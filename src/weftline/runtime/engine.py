@@ -23,6 +23,9 @@ from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
 
+QUIET_BEATS = 3
+"""A follower that has had nothing for so many beats in a row is woken: between two and three intervals, never more."""
+
 
 class EntryBatch:
     """Consecutive entries of one run, from one commit or from one page of its log.
@@ -84,7 +87,7 @@ class Follower(Protocol):
     """Whether the reader has gone away."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; an empty list after a `beat` with nothing new; None at the end."""
+        """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
         ...
 
     def go_back(self, seq: int) -> None:
@@ -300,7 +303,8 @@ class Engine(Protocol):
         ...
 
     def beat(self) -> None:
-        """Wakes every idle follower, so that it can send a keep-alive."""
+        """Called at regular intervals: wakes each follower that has had nothing for `QUIET_BEATS` of them, so that it
+        can send a keep-alive."""
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT
-from weftline.runtime.engine import EntryBatch
+from weftline.runtime.engine import QUIET_BEATS, EntryBatch
 from weftline.runtime.turns import Turns
 from weftline.store.base import LogStore
 
@@ -33,7 +33,7 @@ class Subscription:
         "_batches",
         "_hub",
         "_over",
-        "_silent",
+        "_quiet",
         "_size",
         "_tick",
         "_waiter",
@@ -67,22 +67,22 @@ class Subscription:
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
-        self._silent = True
-        """Whether nothing has been queued for the reader since the last beat."""
+        self._quiet = 0
+        """Beats since the reader was given anything."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
-        """The batches that are due, at least one; an empty list after a `beat` with nothing new; None at the end."""
+        """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
         while not self.left:
             if self.behind:
                 batch = await self._hub.read(self)
                 if batch is not None:
-                    self.taken = self.last_seq
+                    self.taken, self._quiet = self.last_seq, 0
                     return (batch,)
                 continue
             if self._batches:
                 batches, self._batches, self._size = self._batches, [], 0
-                self.taken, self._tick = self.last_seq, False
+                self.taken, self._tick, self._quiet = self.last_seq, False, 0
                 return batches
             if self.ended:
                 return None
@@ -109,7 +109,6 @@ class Subscription:
             self.go_back(self.taken)
         else:
             self._batches.append(batch)
-            self._silent = False
             self._size += batch.size
             self.last_seq, self.ended = batch.last_seq, batch.ended
         self.wake()
@@ -127,11 +126,11 @@ class Subscription:
             self.behind, self.ended = False, ended or self._over
 
     def beat(self) -> None:
-        """Wakes an idle reader, so that it can send a keep-alive."""
-        if self._silent and not self.behind and not self._batches:
-            self._tick = True
+        """Wakes a reader that has been given nothing for `QUIET_BEATS` beats, so that it can send a keep-alive."""
+        self._quiet += 1
+        if self._quiet >= QUIET_BEATS and not self.behind and not self._batches:
+            self._tick, self._quiet = True, 0
             self.wake()
-        self._silent = True
 
     def end(self) -> None:
         """Ends the stream after the queued batches, even though the run continues: the server is stopping."""

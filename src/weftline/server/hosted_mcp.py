@@ -10,7 +10,6 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import MutableMapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
@@ -47,6 +46,8 @@ _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without a request."""
 MAX_SESSIONS_PER_WORKSPACE = 500
+_LAST_WORDS_S = 1.0
+"""How long `close` waits for callers to be told that their calls end."""
 
 
 class McpHost(Host, Protocol):
@@ -70,10 +71,14 @@ class HostedMcp:
         self._managers: dict[int, StreamableHTTPSessionManager] = {}
         """By workspace, so that the sessions of one leave room for those of the others."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._answering: set[asyncio.Task[Any]] = set()
+        """Those of the requests that get an answer. A stream that only listens is none of them."""
+        self._closing = False
         self._stop = asyncio.Event()
 
     async def answer(self, request: Request, principal: Principal) -> None:
-        """Handles one request; the package sends the response itself."""
+        """Handles one request; the package sends the response itself. Raises `Unavailable` once this is closing."""
+        self._check_open()
         manager = self._managers.get(principal.workspace) or await self._open(principal.workspace)
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
@@ -97,7 +102,15 @@ class HostedMcp:
         # A stream that only listens is open for as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
         sending = _Sending(self._app, room, request)
-        handle = partial(manager.handle_request, scope, receive, sending.send)
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def handle() -> None:
+            self._check_open()
+            if place is None:
+                self._answering.add(task)
+            await manager.handle_request(scope, receive, sending.send)
+
         try:
             await self._app.streams.carry(principal, handle, stream=stream)
             if not sending.started:
@@ -108,20 +121,29 @@ class HostedMcp:
                 raise
             raise ConnectionResetError from None
         finally:
+            self._answering.discard(task)
             room.free()
             if place is not None:
                 place.release()
 
     async def close(self) -> None:
+        """To be called when the followers of runs have been let go: that ends the calls under way."""
+        self._closing = True
+        if self._answering:
+            # Without its error a caller of an older revision would wait for an answer until its own time limit.
+            await asyncio.wait(self._answering, timeout=_LAST_WORDS_S)
         self._stop.set()
         await asyncio.gather(*self._tasks)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Unavailable("The server is stopping.", retry_after_s=1)
 
     async def _open(self, workspace: int) -> StreamableHTTPSessionManager:
         async with self._opening:
             if (manager := self._managers.get(workspace)) is not None:
                 return manager
-            if self._stop.is_set():
-                raise Unavailable("The server is stopping.", retry_after_s=1)
+            self._check_open()
             if importlib.util.find_spec("mcp") is None:
                 raise Unavailable(
                     "This server has no MCP support.",
@@ -235,7 +257,7 @@ class HostedMcp:
         credential was revoked, it simply continues."""
         import anyio
 
-        if not self._stop.is_set() and not stream.revoked:
+        if not self._closing and not stream.revoked:
             with anyio.CancelScope(shield=True):
                 await self._app.engine.cancel(key, requested_by=stream.principal.who)
 

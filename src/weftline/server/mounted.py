@@ -28,7 +28,7 @@ from weftline.server.operations import operations
 from weftline.server.options import ServerOptions
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.routes import ROUTES
-from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.workspace.delivering import WebhookDeliveries
 
@@ -150,7 +150,7 @@ class Mounted:
 
         async def beat() -> None:
             while True:
-                await asyncio.sleep(KEEP_ALIVE_S)
+                await asyncio.sleep(BEAT_S)
                 host.beat()
 
         tasks = [asyncio.create_task(deliver()), asyncio.create_task(beat())]

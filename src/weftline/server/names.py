@@ -68,6 +68,11 @@ class OwnNames:
                 return self._bases[origin]
         return self.url
 
+    def prefix(self, request: Request) -> str:
+        """The path that all of the server's paths are below, as this request's client sees them: "" mostly, that of the
+        mount in somebody else's application or the one that a proxy takes away."""
+        return request.root or parse(self.base(request)).rest.rstrip("/")
+
     def path_of(self, url: str) -> str | None:
         """The path of a URL of this server, "" for the server as a whole; None for any other URL."""
         try:

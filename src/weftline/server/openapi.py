@@ -58,8 +58,8 @@ class Error(Struct, rename="camel"):
     issues: list[Issue] | UnsetType = UNSET
 
 
-def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The whole page."""
+def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
+    """The whole page. `prefix` is the path that all of its paths are below."""
     routes = tuple(routes)
     schemas = schemas_of(
         requests=[body_type(route) for route in routes if body_type(route) is not None],
@@ -80,6 +80,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Weftline", "version": __version__, "description": "A durable runtime for LLM agents."},
+        **({"servers": [{"url": prefix}]} if prefix else {}),
         "paths": paths,
         "components": {
             "schemas": schemas.components,

@@ -46,7 +46,7 @@ from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
-from weftline.server.sse import KEEP_ALIVE_S
+from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
 from weftline.server.watchdog import LoopWatchdog
@@ -303,7 +303,7 @@ async def _deliver(engine: Engine, deliveries: WebhookDeliveries) -> None:
 async def _beat(engine: Engine) -> None:
     """Keeps idle streams open: one ticker for all of them."""
     while True:
-        await asyncio.sleep(KEEP_ALIVE_S)
+        await asyncio.sleep(BEAT_S)
         engine.beat()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
-from weftline.runtime.engine import Engine, EntryBatch, Follower
+from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.damage import damaged, damaged_event
@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
+"""How long a stream is silent at most."""
+BEAT_S = KEEP_ALIVE_S / QUIET_BEATS
+"""How often `Engine.beat` is to be called for that."""
 BACKLOG_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024
 """Sent at once to a client that does not keep up."""

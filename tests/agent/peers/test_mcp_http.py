@@ -14,6 +14,7 @@ from aiohttp import web
 from server.tools.peers import TEAM, McpFarm, McpProcess, serving
 from weftline import Agent, Engine, McpError, ToolContext, mcp, tool
 from weftline.testing import calls
+from weftline.tools.mcp.address import Revision
 
 from .small import Small, model, offered
 
@@ -47,6 +48,22 @@ async def test_servers_of_all_kinds_are_one_list(facts: McpProcess, tmp_path: Pa
     assert [call.result for call in result.calls] == ["3", "look: x", "own"]
     assert offered(scripted)[0] == "add"
     assert "facts__get_weather" in offered(scripted)
+
+
+async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_for(facts: McpProcess) -> None:
+    # Only in the older one can a tool ask while it runs.
+    revisions: list[Revision | None] = [None, "2025-11-25", "2026-07-28"]
+    answered: list[bool] = []
+    async with Engine() as engine:
+        for revision in revisions:
+            server = mcp(
+                facts.url, name="facts", headers=TEAM, revision=revision, on_elicit=lambda question: {"name": "Ann"}
+            )
+            result = await Agent(model(calls("facts__ask")), tools=[server]).run("Go.", engine=engine)
+            answered.append(result.calls[0].result == "the answer was accept")
+    assert answered == [True, True, False]
+    with pytest.raises(ValueError, match="sse"):
+        mcp("https://example.com/sse", transport="sse", revision="2026-07-28")
 
 
 async def test_a_server_that_was_started_anew_is_reached_again(facts: McpProcess) -> None:

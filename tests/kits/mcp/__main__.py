@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,10 @@ async def letting_in(url: str, key: str) -> AsyncGenerator[str]:
         ) as reply:
             kept = {name: value for name, value in reply.headers.items() if name.lower() not in _HOP}
             answer = web.StreamResponse(status=reply.status, headers=kept)
-            await answer.prepare(request)
-            async for piece in reply.content.iter_any():
-                await answer.write(piece)
+            with suppress(ConnectionResetError):  # the suite may have heard enough
+                await answer.prepare(request)
+                async for piece in reply.content.iter_any():
+                    await answer.write(piece)
             return answer
 
     app = web.Application(client_max_size=2**24)
@@ -106,6 +107,7 @@ async def conformance(*arguments: str) -> tuple[bool, str]:
 
 async def server_leg(revision: str, url: str, out: Path) -> bool:
     skipped = does_not_apply("server", revision)
+    print(f"  all server scenarios of {revision} …", flush=True)
     baseline = FOLDER / "expected.yaml"
     baseline.write_text(yaml.safe_dump({"server": skipped}), encoding="utf-8")
     good, text = await conformance(
@@ -127,6 +129,7 @@ async def client_leg(revision: str, out: Path) -> bool:
     required = listed.partition("Client scenarios")[2].partition("Run and reported")[0]
     skipped, results, good = does_not_apply("client", revision), list[tuple[bool, int, int]](), True
     for name in re.findall(r"^  - (\S+)", required, re.MULTILINE):
+        print(f"  {name} …", flush=True)
         passed, text = await conformance(
             *("client", "--scenario", name, "--spec-version", revision, "--timeout", "120000"),
             *("--command", f"{sys.executable} {HERE / 'client.py'}"),
@@ -137,7 +140,7 @@ async def client_leg(revision: str, out: Path) -> bool:
         results.append((passed, right, checks - right))
         if passed == (name in skipped):
             good = False
-            print(f"  {'passes by now' if passed else 'FAILED'}: {name}")
+            print(f"  {'passes by now' if passed else 'FAILED'}: {name}", flush=True)
     report("client", revision, results, skipped)
     return good
 

@@ -108,6 +108,11 @@ async def test_a_mounted_engine_serves_its_agents_below_its_path(
         card = (await api.get("/api/a2a/acme/agents/support/.well-known/agent-card.json")).json
         assert card["url"] == f"{url}/agents/api/a2a/acme/agents/support"
         check_error(await api.get("agents", key="wrong"), 401, "unauthorized")
+        about = (await api.get("/")).json
+        assert about["openapi"] == "/agents/openapi.json" and about["runs"].startswith("/agents/api/v1/")
+        page = (await api.get("/", headers={"Accept": "text/html"})).body
+        assert b'href="/agents/openapi.json"' in page and b'href="/agents/readyz"' in page and b"POST /agents/" in page
+        assert (await api.get("/openapi.json")).json["servers"] == [{"url": "/agents"}]
         async with api.http.get(f"{url}/hello") as other:
             assert await other.text() == "hello"
         async with api.http.get(f"{url}/agentsapi") as other:

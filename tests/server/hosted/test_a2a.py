@@ -117,9 +117,10 @@ async def test_a_streamed_message_brings_the_text_as_it_comes_and_ends_with_the_
     task, *changes, last = await frames(api, "message/stream", message())
     assert task["kind"] == "task" and task["status"]["state"] in ("submitted", "working")
     updates = changes if task["status"]["state"] == "working" else changes[1:]
-    assert [update["kind"] for update in updates] == ["artifact-update"] * 3
-    assert [update["artifact"]["parts"][0]["text"] for update in updates] == ["Hel", "lo ", "wörld"]
-    assert [update["append"] for update in updates] == [False, True, True]
+    assert [update["kind"] for update in updates] == ["artifact-update"] * 4
+    assert [update["artifact"]["parts"][0]["text"] for update in updates] == ["Hel", "lo ", "wörld", ""]
+    assert [update["append"] for update in updates] == [False, True, True, True]
+    assert [update["lastChunk"] for update in updates] == [False, False, False, True]
     assert (last["kind"], last["final"], last["status"]["state"]) == ("status-update", True, "completed")
     assert last["status"]["message"]["parts"][0]["text"] == "Hello wörld"
     assert last["metadata"]["mantyx"]["turns"] == 1

@@ -271,6 +271,8 @@ async def test_a_stream_and_the_task_that_has_ended_have_the_same_artifacts(call
     assert states in (["submitted", "working", "completed"], ["working", "completed"], ["completed", "completed"])
     task = await caller.get(events[0]["id"])
     assert assembled(events) == assembled([task])
+    pieces = [event["lastChunk"] for event in events if "artifact" in event]
+    assert pieces == [False] * (len(pieces) - 1) + [True] * bool(pieces)
     # The same message again, or somebody who subscribes too late, gets the end and no text twice.
     again = [await caller.events("stream", message)]
     if not caller.newer:

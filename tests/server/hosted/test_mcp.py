@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
 
 from weftline.testing import ServerProcess
 
-from ..kit import TIMEOUT_S, Api, Json, check_error, logged
+from ..kit import TIMEOUT_S, Api, Json, Reply, check_error, logged
 from ..scripts import SCRIPTS
 from .test_a2a import token_of
 
@@ -47,6 +47,19 @@ async def connected(api: Api, key: str = "", *, mode: Mode = "auto") -> AsyncGen
         Client(streamable_http_client(f"{api.url}/api/mcp/{api.slug}", http_client=http), mode=mode) as client,
     ):
         yield client
+
+
+async def older_session(api: Api) -> tuple[str, dict[str, str]]:
+    """The path and the headers of a session of revision 2025-06-18."""
+    path = f"/api/mcp/{api.slug}"
+    client_info = {"name": "old", "version": "1"}
+    params: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
+    call: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    both = {"Accept": "application/json, text/event-stream"}
+    session = (await api.post(path, call, headers=both)).headers["mcp-session-id"]
+    old = {**both, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-06-18"}
+    await api.post(path, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=old)
+    return path, old
 
 
 def text_of(result: Any) -> str:
@@ -102,15 +115,9 @@ async def test_a_tool_that_is_not_there_is_refused_and_wrong_arguments_are_told_
             result = await client.call_tool("helper", arguments)
             assert result.is_error and told in text_of(result)
     # Older revisions want a protocol error.
-    client_info = {"name": "old", "version": "1"}
-    params: Json = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
-    call: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    both = {"Accept": "application/json, text/event-stream"}
-    session = (await api.post(f"/api/mcp/{api.slug}", call, headers=both)).headers["mcp-session-id"]
-    old = {**both, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-06-18"}
-    await api.post(f"/api/mcp/{api.slug}", {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=old)
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "helper", "arguments": {}}}
-    assert b'"code":-32602' in (await api.post(f"/api/mcp/{api.slug}", call, headers=old)).body
+    path, old = await older_session(api)
+    call: Json = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "helper", "arguments": {}}}
+    assert b'"code":-32602' in (await api.post(path, call, headers=old)).body
     assert (await api.get("agent-runs")).json["runs"] == []
 
 
@@ -211,12 +218,34 @@ async def test_a_server_that_stops_ends_the_calls_and_leaves_their_runs(
             with pytest.raises(MCPError) as stopped:
                 await call
         assert stopped.value.code == CONNECTION_CLOSED
+        assert not [line for line in server.log if "Traceback" in line]
         await asyncio.to_thread(server.start)
         (run,) = (await api.get("agent-runs")).json["runs"]
-        if mode == "auto":
-            assert stopped.value.error.data == {"retryable": True, "weftline/runId": run["id"]}
+        assert stopped.value.error.data == {"retryable": True, "weftline/runId": run["id"]}
         assert run["status"] == "running"
         await api.cancel(run["id"])
+
+
+async def test_a_request_to_a_server_that_stops_is_told_to_come_back(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS, arguments=("--drain", "0.1")) as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(server.create_key, "acme"))
+        path, headers = await older_session(api)
+        listing: Json = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert (await api.post(path, listing, headers=headers)).status == 200
+        stopped = asyncio.create_task(asyncio.to_thread(server.terminate))
+        refused: list[Reply] = []
+        with suppress(aiohttp.ClientConnectionError):
+            while True:
+                reply = await api.post(path, listing, headers=headers)
+                if reply.status != 200:
+                    refused.append(reply)
+        assert await stopped == 0
+        for reply in refused:
+            check_error(reply, 503, "unavailable")
+            assert reply.headers["Retry-After"] == "1"
+        assert not [line for line in server.log if "Traceback" in line]
 
 
 async def test_an_access_token_needs_the_scope(api: Api) -> None:

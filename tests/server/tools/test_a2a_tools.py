@@ -74,6 +74,11 @@ ANSWERS: list[tuple[dict[str, Any], str | None]] = [
     ({"parts": [{"type": "text", "text": "a"}, {"kind": "data", "data": {}}, {"text": "b"}]}, "a\nb"),
     ({"status": {"state": "completed", "message": message("ok")}, "artifacts": [message("made")]}, "ok\nmade"),
     ({"status": {"state": "completed", "message": message("ok")}, "artifacts": [{"parts": []}]}, "ok"),
+    ({"status": {"state": "completed", "message": message("once")}, "artifacts": [message("once")]}, "once"),
+    (
+        {"status": {"message": message('{ "n": 4 }')}, "artifacts": [{"parts": [{"data": {"n": 4}}]}]},
+        '{"n":4}',
+    ),
     (
         {"status": {"state": "completed", "message": message("ok")}, "artifacts": [{"parts": [{"data": [1]}]}]},
         "ok\n[1]",

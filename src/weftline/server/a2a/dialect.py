@@ -92,7 +92,7 @@ class Dialect(Protocol):
         """The first event of a stream."""
         ...
 
-    def chunk(self, task: Task, text: str, *, append: bool) -> Any:
+    def chunk(self, task: Task, text: str, *, append: bool, last: bool = False) -> Any:
         """An event with a piece of the answer; without `append` the answer starts over."""
         ...
 

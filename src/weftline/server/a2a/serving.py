@@ -235,8 +235,10 @@ class Serving:
     def _end(self, task: Task, streamed: _Streamed) -> Sequence[Any]:
         dialect = self._dialect
         events: list[Any] = []
-        if task.result is not None and (streamed.differs(task.result) or (task.data and dialect.shows_data)):
-            events.append(dialect.answer(task))
+        if task.result is not None:
+            whole = not streamed.differs(task.result) and not (task.data and dialect.shows_data)
+            # Which piece was the last is known only now: an empty one after it says so.
+            events.append(dialect.chunk(task, "", append=True, last=True) if whole else dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
     async def _begun(self, row: RunRow, task: Task) -> Task | None:

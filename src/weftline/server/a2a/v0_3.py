@@ -139,7 +139,7 @@ class ArtifactUpdate(Struct, rename="camel"):
     context_id: str
     artifact: Artifact
     append: bool
-    last_chunk: bool = False
+    last_chunk: bool
     kind: str = "artifact-update"
 
 
@@ -226,11 +226,11 @@ class V03:
     def first(self, task: Task) -> TaskObject:
         return self.task(task)
 
-    def chunk(self, task: Task, text: str, *, append: bool) -> ArtifactUpdate:
-        return ArtifactUpdate(task.id, task.context_id, Artifact(ANSWER, [_Text(text)]), append)
+    def chunk(self, task: Task, text: str, *, append: bool, last: bool = False) -> ArtifactUpdate:
+        return ArtifactUpdate(task.id, task.context_id, Artifact(ANSWER, [_Text(text)]), append, last)
 
     def answer(self, task: Task) -> ArtifactUpdate:
-        return self.chunk(task, task.result or "", append=False)
+        return self.chunk(task, task.result or "", append=False, last=True)
 
     def status(self, task: Task, *, final: bool) -> StatusUpdate:
         return StatusUpdate(task.id, task.context_id, _status(task), final, task.usage)

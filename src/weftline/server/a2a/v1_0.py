@@ -156,6 +156,7 @@ class _ArtifactUpdate(Struct, rename="camel"):
     context_id: str
     artifact: Artifact
     append: bool
+    last_chunk: bool
 
 
 class _StatusUpdate(Struct, rename="camel"):
@@ -254,11 +255,11 @@ class V1:
     def first(self, task: Task) -> StreamResponse:
         return StreamResponse(task=_task(task))
 
-    def chunk(self, task: Task, text: str, *, append: bool) -> StreamResponse:
-        return _piece(task, Artifact(ANSWER, [PartObject(text=text)]), append=append)
+    def chunk(self, task: Task, text: str, *, append: bool, last: bool = False) -> StreamResponse:
+        return _piece(task, Artifact(ANSWER, [PartObject(text=text)]), append=append, last=last)
 
     def answer(self, task: Task) -> StreamResponse:
-        return _piece(task, _answer(task), append=False)
+        return _piece(task, _answer(task), append=False, last=True)
 
     def status(self, task: Task, *, final: bool) -> StreamResponse:
         update = _StatusUpdate(task.id, task.context_id, _status(task), task.usage or UNSET)
@@ -283,8 +284,8 @@ def _answer(task: Task) -> Artifact:
     return Artifact(ANSWER, [PartObject(text=task.result or "")])
 
 
-def _piece(task: Task, artifact: Artifact, *, append: bool) -> StreamResponse:
-    return StreamResponse(artifact_update=_ArtifactUpdate(task.id, task.context_id, artifact, append))
+def _piece(task: Task, artifact: Artifact, *, append: bool, last: bool) -> StreamResponse:
+    return StreamResponse(artifact_update=_ArtifactUpdate(task.id, task.context_id, artifact, append, last))
 
 
 def _task(task: Task, *, artifacts: bool = True) -> TaskObject:

@@ -14,15 +14,15 @@ from weftline.server.router import Route, Router
 
 
 async def page(app: App, request: Request, principal: Principal) -> Response:
-    return Response(_encoded(app.router))
+    return Response(_encoded(app.router, app.names.prefix(request)))
 
 
 @cache
-def _encoded(router: Router) -> bytes:
+def _encoded(router: Router, prefix: str) -> bytes:
     # Imported here because most servers never need it.
     from weftline.server.openapi import document
 
-    return encode(document(router.routes))
+    return encode(document(router.routes, prefix=prefix))
 
 
 ROUTES = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from html import escape
 
 from msgspec import Struct
 from msgspec.json import encode
+from msgspec.structs import asdict, replace
 
 from weftline._version import __version__
 from weftline.server.app import App
@@ -18,7 +20,7 @@ _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
 
 
 class About(Struct, rename="camel"):
-    """Paths are relative to this server; `{slug}` is a workspace."""
+    """Paths begin with the one that the server is mounted at; `{slug}` is a workspace."""
 
     name: str = "weftline"
     version: str = __version__
@@ -35,9 +37,10 @@ class About(Struct, rename="camel"):
 
 
 async def root(app: App, request: Request, principal: Principal) -> Response:
+    prefix = app.names.prefix(request)
     if _wants_page(request.header(b"accept") or ""):
-        return Response(_PAGE, headers=_PAGE_HEADERS)
-    return Response(_JSON, headers=(_VARY,))
+        return Response(_page(prefix), headers=_PAGE_HEADERS)
+    return Response(_json(prefix), headers=(_VARY,))
 
 
 def _wants_page(accept: str) -> bool:
@@ -52,8 +55,18 @@ _PAGE_HEADERS = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     _VARY,
 )
-_JSON = encode(About())
-_PAGE = f"""\
+
+
+@cache
+def _json(prefix: str) -> bytes:
+    paths = {name: f"{prefix}{value}" for name, value in asdict(About()).items() if value.startswith("/")}
+    return encode(replace(About(), **paths))
+
+
+@cache
+def _page(prefix: str) -> bytes:
+    below = escape(prefix)
+    return f"""\
 <!doctype html>
 <html lang="en">
 <head>
@@ -68,15 +81,16 @@ _PAGE = f"""\
 <p>To use it you need the API key of a workspace. On the machine that it runs on:</p>
 <pre>weftline keys create --workspace SLUG</pre>
 <p>Send it as <code>Authorization: Bearer …</code> to create a run:</p>
-<pre>POST {runs.PATH.format(slug="SLUG")}
+<pre>POST {below}{runs.PATH.format(slug="SLUG")}
 {{"prompt": "Hello!"}}</pre>
 <ul>
-<li><a href="/openapi.json">Every route, for programs (OpenAPI)</a></li>
-<li><a href="/readyz">Whether it accepts work</a></li>
+<li><a href="{below}/openapi.json">Every route, for programs (OpenAPI)</a></li>
+<li><a href="{below}/readyz">Whether it accepts work</a></li>
 </ul>
 </body>
 </html>
 """.encode()
+
 
 ROUTES = (
     Route(

@@ -13,6 +13,11 @@ Transport: TypeAlias = Literal["http", "sse"]
 """Streamable HTTP, or the older kind with one long stream of events."""
 
 
+Revision: TypeAlias = Literal["2025-11-25", "2026-07-28"]
+"""Of the protocol. The first stands for all that begin with `initialize`, in which a server can ask during a call.
+Servers of the second ask by a result (`InputRequiredResult`)."""
+
+
 class McpAddress(Struct, frozen=True, dict=True):
     """A server as one workspace knows it. Sessions are never shared between workspaces."""
 

@@ -19,7 +19,7 @@ from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor
-from weftline.tools.mcp.address import McpAddress, McpPlace
+from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
 from weftline.tools.mcp.asking import Asked
 from weftline.tools.mcp.login import Credential
 
@@ -59,13 +59,19 @@ class McpPool:
         connect_s: float = CONNECT_S,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        revision: Revision | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`asked` answers what servers ask; without it nobody does."""
+        """`asked` answers what servers ask; without it nobody does.
+
+        Without a `revision`, an address is asked by `mode` and then, if it refuses, for the newest one; a command is
+        asked for the newest at once.
+        """
         self.connect_s = connect_s
         self._asked = asked or Asked()
         self._credentials = credentials
         self._mode: ConnectMode = mode
+        self._revision: Revision | None = revision
         self._modern: OrderedDict[str, None] = OrderedDict()
         """Servers without `initialize`, so that it is not tried each time."""
         self._dialer = dialer
@@ -90,6 +96,7 @@ class McpPool:
                 room=self._rooms[address.workspace],
                 credentials=self._credentials,
                 mode=self._mode_of(address),
+                may_change=self._revision is None,
                 asked=self._asked,
             )
         connection.users += 1
@@ -138,12 +145,14 @@ class McpPool:
                 await asyncio.wait(late, timeout=2.0)
 
     def _mode_of(self, address: McpPlace) -> ConnectMode:
+        if self._revision is not None:
+            return "legacy" if self._revision == "2025-11-25" else self._revision
         if isinstance(address, McpAddress) and address.url not in self._modern:
             return self._mode
         return "auto"
 
     def _remember(self, connection: Connection) -> None:
-        if isinstance(connection.address, McpAddress) and connection.mode != self._mode:
+        if self._revision is None and isinstance(connection.address, McpAddress) and connection.mode != self._mode:
             self._modern[connection.address.url] = None
             if len(self._modern) > _REMEMBERED_SERVERS:
                 self._modern.popitem(last=False)
@@ -165,11 +174,14 @@ class Connection:
         room: asyncio.Semaphore,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
+        may_change: bool = True,
         asked: Asked,
     ) -> None:
+        """`may_change` lets a server without `initialize` be asked for the newest revision."""
         loop = asyncio.get_running_loop()
         self.address = address
         self.mode: ConnectMode = mode
+        self._may_change = may_change
         self.credential: Credential | None = None
         self.questions: list[Callable[[str], object]] = []
         """Called with the server's questions to a person, for each call in progress."""
@@ -272,7 +284,7 @@ class Connection:
             reached = isinstance(cause, Exception) and not isinstance(cause, TimeoutError)
             if isinstance(cause, MCPError):
                 reached = cause.code not in (NOT_SENT, BROKEN, UNAUTHORIZED)
-            if self.mode != "legacy" or self._client.done() or not reached:
+            if self.mode != "legacy" or not self._may_change or self._client.done() or not reached:
                 raise
         else:
             return

@@ -17,7 +17,7 @@ from weftline.messages import Text, UserPart
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.tools.base import Tool, ToolOutput
-from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace, Transport
+from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace, Revision, Transport
 from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
@@ -57,6 +57,7 @@ def mcp(
     cwd: str | os.PathLike[str] | None = None,
     headers: Mapping[str, str] | None = None,
     transport: Transport = "http",
+    revision: Revision | None = None,
     disclosure: Disclosure | None = None,
     only: Sequence[str] | None = None,
     timeout_s: float | None = None,
@@ -76,6 +77,9 @@ def mcp(
         cwd: For a command: where it is started.
         headers: For a URL: sent with every request to its origin.
         transport: For a URL: `sse` for servers that only speak the older transport.
+        revision: Of the protocol, for servers that speak several: "2025-11-25" (or an older one, as the server likes),
+            in which a server can ask during a call, or "2026-07-28". Without it a URL is asked for the former first, a
+            command for the latter.
         disclosure: `lazy` withholds the tools until the model looks for them, `eager` offers them at once; without it
             the agent's own setting counts.
         only: The names of the tools to offer, as the server calls them; all when left out.
@@ -88,6 +92,8 @@ def mcp(
     if isinstance(server, str) and re.match(r"https?://", server, re.IGNORECASE):
         if env is not None or cwd is not None:
             raise ValueError("env and cwd are for a server that is started; a URL takes headers")
+        if transport == "sse" and revision == "2026-07-28":
+            raise ValueError("the sse transport is older than revision 2026-07-28")
         place = McpAddress(0, server, tuple(sorted((headers or {}).items())), transport)
         found = name_of_url(server)
     else:
@@ -111,6 +117,7 @@ def mcp(
         only=None if only is None else tuple(only),
         timeout_s=timeout_s,
         connect_s=connect_s or (START_S if isinstance(place, McpCommand) else CONNECT_S),
+        revision=revision,
         asked=Asked(on_elicit, on_sample),
     )
 
@@ -130,10 +137,10 @@ def named_tools(
 class _Connected:
     """What an event loop has of a server; shared by the engines on it."""
 
-    def __init__(self, *, connect_s: float, asked: Asked) -> None:
+    def __init__(self, *, connect_s: float, revision: Revision | None, asked: Asked) -> None:
         # The program names the address itself, so private ones are meant.
         self.dialer = Dialer(Egress("private"))
-        self.pool = McpPool(self.dialer, connect_s=connect_s, asked=asked)
+        self.pool = McpPool(self.dialer, connect_s=connect_s, revision=revision, asked=asked)
         self.users = 0
 
     async def aclose(self) -> None:
@@ -153,6 +160,7 @@ class McpServer:
         only: tuple[str, ...] | None,
         timeout_s: float | None,
         connect_s: float,
+        revision: Revision | None,
         asked: Asked,
     ) -> None:
         self.name = name
@@ -162,6 +170,7 @@ class McpServer:
         self._only = only
         self._timeout_s = timeout_s
         self._connect_s = connect_s
+        self._revision: Revision | None = revision
         self._asked = asked
         self._connected: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connected] = WeakKeyDictionary()
 
@@ -260,6 +269,8 @@ class McpServer:
         loop = asyncio.get_running_loop()
         connected = self._connected.get(loop)
         if connected is None:
-            connected = self._connected[loop] = _Connected(connect_s=self._connect_s, asked=self._asked)
+            connected = self._connected[loop] = _Connected(
+                connect_s=self._connect_s, revision=self._revision, asked=self._asked
+            )
         connected.users += 1
         return connected
