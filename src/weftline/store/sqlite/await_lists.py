@@ -10,7 +10,8 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import SqlValue, Write
+from weftline.store.base import Write
+from weftline.store.database import SqlValue
 from weftline.store.sqlite import statements as sql
 
 _INSERT = (
