@@ -190,8 +190,9 @@ def test_a_failed_run_is_shown_with_its_code_and_class(told: Told) -> None:
 
 
 def test_a_slow_turn_is_one_line(told: Told) -> None:
-    (line,) = told.lines("slow turn")
-    assert line["run"] == told.drip and "scripted:drip" in line["message"] and line["level"] == "info"
+    # On a busy machine any other turn may be slow, too.
+    (line,) = [line for line in told.lines("slow turn") if line["run"] == told.drip]
+    assert "scripted:drip" in line["message"] and line["level"] == "info"
 
 
 def test_a_refused_request_is_one_line_under_the_id_that_the_client_got(told: Told) -> None:
