@@ -206,6 +206,18 @@ def test_one_that_was_taken_back_is_made_again_only_if_there_is_no_other_way() -
     assert world.summaries == [Compact(2)]
 
 
+def test_a_summary_is_not_taken_back_while_the_next_one_is_being_written() -> None:
+    world = world_of()
+    world.summarized(world.summaries[0])
+    world.tokens = 1000
+    world.reply(call("look"))
+    world.finish(world.tool_calls[0])
+    assert world.summaries == [Compact(2)]
+    assert not world.restore()
+    world.summarized(Compact(2))
+    assert world.restore()
+
+
 def test_a_summary_that_a_thread_left_is_in_force_and_costs_nothing() -> None:
     world = world_of(CompactionRule(at_tokens=100))
     world.offer(ContextCompacted(0, 4, 200, 60, cost_nusd=0))

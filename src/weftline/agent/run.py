@@ -133,7 +133,7 @@ class Run(Generic[OutputT]):
         """Takes a summary of older messages back: requests have the whole conversation again, from the next one on.
 
         The run makes no further summary unless the model refuses a request as too long. Returns False if there is no
-        summary to take back.
+        summary to take back, or the next one is just being written.
         """
         host = await self._engine.runtime()
         return await host.accept(await self._key(), ContextRestored(by))

@@ -82,7 +82,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is ContextCompacted or type(head) is CompactionFailed:
         return s.compaction.open and not s.compaction.lost and head.number == s.compaction.number
     if type(head) is ContextRestored:
-        return s.compaction.in_force and not s.control.cancel
+        # The one that is being written would be in force right after this.
+        return s.compaction.in_force and not s.compaction.open and not s.control.cancel
     if type(head) is RunPaused:
         return not s.control.cancel and not s.control.paused and s.limits.interrupts_allowed
     if type(head) is RunResumed:

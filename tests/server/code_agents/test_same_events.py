@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
-from weftline import Agent, Engine, Limits, ToolContext, asgi, events, tool
+from weftline import Agent, Behavior, Compaction, Engine, Limits, ToolContext, asgi, events, tool
 from weftline.agent.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.client import AsyncClient
@@ -25,7 +25,13 @@ SCRIPTS = b"""{
   "broken": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": false}}]},
   "cut": {"turns": [{"text": "half an ans", "finish_reason": "max_tokens"}]}
 }"""
-UNSEEN = {events.ThinkingDelta, events.CallProgress, events.ProviderCalled, events.UnknownEvent}
+UNSEEN = {
+    events.ThinkingDelta,
+    events.CallProgress,
+    events.ProviderCalled,
+    events.ContextRestored,
+    events.UnknownEvent,
+}
 """By these runs; generated logs have them."""
 
 
@@ -61,6 +67,7 @@ class Held:
 def new_agents(held: Held) -> list[Agent[Any, Any]]:
     again = calls("dig", depth=1)
     helper = Agent("scripted:helper", name="helper")
+    wordy = {"text": "Digging. " * 50, "tool_calls": [{"name": "dig", "args": {"depth": 1}}]}
     flaky = {"deltas": ["I th"], "error": {"class": "server", "message": "hiccup"}}
     return [
         Agent(ScriptedModel([again, again, again, again, "Stuck."]), name="looping", tools=[dig]),
@@ -76,6 +83,12 @@ def new_agents(held: Held) -> list[Agent[Any, Any]]:
         ),
         Agent(ScriptedModel([calls("hold"), "Done.", "More."]), name="held", tools=[held.tool]),
         Agent(ScriptedModel([flaky, "Better."]), name="flaky"),
+        Agent(
+            ScriptedModel([wordy, calls("dig", depth=2), "It dug.", "Deep."]),
+            name="forgetful",
+            tools=[dig],
+            behavior=Behavior(compaction=Compaction(at_turns=2, keep_turns=1)),
+        ),
     ]
 
 
