@@ -11,14 +11,13 @@ from typing import Any, TypeGuard, cast
 from weftline.agent import skilled
 from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
-from weftline.agent.behavior import Behavior, resolved
+from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.calling import Hook, Hooks
 from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
-from weftline.agent.gates import check_dedup
 from weftline.agent.given import AgentTool, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.opened import Opened
