@@ -127,7 +127,10 @@ class Log:
                 size += sum([item.size for item in draft.child.items])
         log.size += size
         log.unstored += size
-        log.drafts += drafts
+        if log.drafts is None:
+            log.drafts = [*drafts]
+        else:
+            log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
         if state.ended:
@@ -165,7 +168,11 @@ class Log:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
-        run.log.waiters.append(Waiter(seq, future, outside))
+        waiter = Waiter(seq, future, outside)
+        if run.log.waiters is None:
+            run.log.waiters = [waiter]
+        else:
+            run.log.waiters.append(waiter)
         return future
 
     async def settled(self, run: LiveRun) -> None:
@@ -338,12 +345,11 @@ class Log:
         log.row_version, log.row_due = write.version, write.due_at
         log.durable = log.flight_seq
         if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
-            waiters, log.waiters = log.waiters, []
-            for waiter in waiters:
-                if waiter.seq > log.durable:
-                    log.waiters.append(waiter)
-                elif not waiter.future.done():
+            later = [waiter for waiter in log.waiters if waiter.seq > log.durable]
+            for waiter in log.taken_waiters():
+                if waiter.seq <= log.durable and not waiter.future.done():
                     waiter.future.set_result(None)
+            log.waiters = later or None
         size, log.flight_size = log.flight_size, 0
         self._observer.committed(run, write, heads, result, size=size)
 
@@ -354,7 +360,7 @@ class Log:
             logger.error("the store accepts no writes: %s", self.refusal.message)
         for run, write, heads in refused:
             log = run.log
-            if write.new is not None or any(waiter.outside for waiter in log.waiters):
+            if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
                 self._drop(run, Unavailable("The store is not accepting writes at the moment.", retry_after_s=2))
                 continue
             later = log.pending
@@ -363,7 +369,7 @@ class Log:
             if write.state is not None:
                 write.state = None
                 log.unstored = max(log.unstored, log.state_size, STATE_BYTES)  # it comes with the next write
-            log.drafts = heads + log.drafts
+            log.drafts = heads + (log.drafts or [])
             if later is None:
                 self._touched.append(run)
             else:
@@ -418,8 +424,7 @@ class Log:
         self._observer.lost(run)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
-        waiters, run.log.waiters = run.log.waiters, []
-        for waiter in waiters:
+        for waiter in run.log.taken_waiters():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
