@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
@@ -32,7 +33,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, RunLog, Waiter
 from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,14 @@ class Observer(Protocol):
     def store_is_well(self) -> None: ...
 
 
+class _Batch(NamedTuple):
+    """What one flush writes: runs, their writes, and the facts in those."""
+
+    runs: list[LiveRun]
+    writes: list[Write]
+    drafts: list[list[Draft]]
+
+
 class Log:
     def __init__(self, store: LogStore, *, clock: Clock, observer: Observer) -> None:
         self._store = store
@@ -76,7 +85,8 @@ class Log:
         self._loop = asyncio.get_running_loop()
         self._touched: list[LiveRun] = []
         self._kicked = False
-        self._flushing: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Future[Any] | None = None
+        """The flush or the probe that is under way."""
         self._retry_s = 0.0
         self._well: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
@@ -210,26 +220,49 @@ class Log:
     def _kick(self) -> None:
         self._kicked = False
         if self._flushing is None and self._touched:
-            self._flushing = self._loop.create_task(self._flush())
+            self._flush()
 
-    async def _flush(self) -> None:
-        """Commits batch after batch until nothing is queued."""
+    def _flush(self) -> None:
+        """Hands everything queued to the store, and again for as long as that is done at once, as in memory."""
+        while self._touched:
+            batch = self._take()
+            flushing = self._flushing = self._handed_over(batch)
+            if not flushing.done():
+                flushing.add_done_callback(partial(self._flushed, batch))
+                return
+            try:
+                self._written(batch, flushing)
+            finally:
+                self._flushing = None
+            if self.refusal is not None:
+                break
+        self._try_is_over()
+
+    def _flush_next(self) -> None:
+        """The same for what came in during the flush before, whose fan-out comes first however soon this is done."""
+        batch = self._take()
+        self._flushing = self._handed_over(batch)
+        self._flushing.add_done_callback(partial(self._flushed, batch))
+
+    def _handed_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
-            while self._touched:
-                runs, writes = self._completed(self._take())
-                drafts = [run.log.taken_drafts() for run in runs]
-                try:
-                    results = await self._store.flush(writes)
-                except StoreError as error:
-                    results = [Written("refused", error=error) for _ in writes]
-                self._written(runs, writes, drafts, results)
-                if self.refusal is not None:
-                    break
+            return self._store.flush(batch.writes)
+        except StoreError as error:
+            refused: asyncio.Future[list[Written]] = self._loop.create_future()
+            refused.set_exception(error)
+            return refused
+
+    def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+        # Called by the future: a task for each commit would cost as much as the rest of the loop's side of it.
+        self._flushing = None
+        try:
+            if not flushing.cancelled():
+                self._written(batch, flushing)
         finally:
-            self._try_is_over()
+            if self._flushing is None:
+                self._try_is_over()
 
     def _try_is_over(self) -> None:
-        self._flushing = None
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
@@ -253,8 +286,23 @@ class Log:
                 self.hurry()
         return []
 
-    def _take(self) -> list[LiveRun]:
-        """Everything waiting; if that is more than a batch holds, workspaces take turns."""
+    def _take(self) -> _Batch:
+        """Everything waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
+        batch = _Batch([], [], [])
+        for run in self._waiting():
+            try:
+                batch.writes.append(self._complete(run))
+            except Exception as error:
+                run.log.flight, run.log.flight_size = None, 0
+                self._fail_waiters(run, WeftlineError("The run cannot be written."))
+                self._observer.unwritable(run, error)
+            else:
+                batch.runs.append(run)
+                batch.drafts.append(run.log.taken_drafts())
+        return batch
+
+    def _waiting(self) -> list[LiveRun]:
+        """Those with something to write; if that is more than a batch holds, workspaces take turns."""
         touched = self._touched
         if sum([run.log.size for run in touched]) <= MAX_BATCH_BYTES:
             self._touched = []
@@ -275,20 +323,6 @@ class Log:
                     break
         self._touched = [run for queue in queues.values() for run in queue]
         return taken
-
-    def _completed(self, taken: list[LiveRun]) -> tuple[list[LiveRun], list[Write]]:
-        """The writes of those runs, without the ones that cannot be encoded: they must not hold up the others."""
-        runs: list[LiveRun] = []
-        writes: list[Write] = []
-        for run in taken:
-            try:
-                writes.append(self._complete(run))
-                runs.append(run)
-            except Exception as error:
-                run.log.flight, run.log.flight_size = None, 0
-                self._fail_waiters(run, WeftlineError("The run cannot be written."))
-                self._observer.unwritable(run, error)
-        return runs, writes
 
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.
@@ -317,41 +351,36 @@ class Log:
             write.new, run.new = run.new, None
         return write
 
-    def _written(
-        self,
-        runs: list[LiveRun],
-        writes: list[Write],
-        drafts: list[list[Draft]],
-        results: list[Written],
-    ) -> None:
+    def _written(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+        try:
+            results = flushing.result()
+        except StoreError as error:
+            results = [Written("refused", error=error) for _ in batch.writes]
         refused: list[tuple[LiveRun, Write, list[Draft]]] = []
-        for run, write, heads, result in zip(runs, writes, drafts, results, strict=True):
-            run.log.flight = None
-            if result.outcome == "refused":
+        sizes: list[int] = []
+        for run, write, heads, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
+            log = run.log
+            log.flight = None
+            sizes.append(log.flight_size)
+            if result.outcome == "ok":
+                log.row_version, log.row_due = write.version, write.due_at
+                log.durable, log.flight_size = log.flight_seq, 0
+                if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
+                    _wake(log)
+            elif result.outcome == "refused":
                 refused.append((run, write, heads))
                 self.refusal = result.error or Unavailable("The store refuses writes.")
+            else:
+                self._drop(run, result.error or WeftlineError("The write failed."))
         if refused:
             self._hold(refused)
         elif self.refusal is not None:
             self._is_well()
-        for run, write, heads, result in zip(runs, writes, drafts, results, strict=True):
+        if self._touched and self._flushing is None and self.refusal is None:
+            self._flush_next()
+        for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
             if result.outcome == "ok":
-                self._announce(run, write, heads, result)
-            elif result.outcome != "refused":
-                self._drop(run, result.error or WeftlineError("The write failed."))
-
-    def _announce(self, run: LiveRun, write: Write, heads: list[Draft], result: Written) -> None:
-        log = run.log
-        log.row_version, log.row_due = write.version, write.due_at
-        log.durable = log.flight_seq
-        if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
-            later = [waiter for waiter in log.waiters if waiter.seq > log.durable]
-            for waiter in log.taken_waiters():
-                if waiter.seq <= log.durable and not waiter.future.done():
-                    waiter.future.set_result(None)
-            log.waiters = later or None
-        size, log.flight_size = log.flight_size, 0
-        self._observer.committed(run, write, heads, result, size=size)
+                self._observer.committed(run, write, heads, result, size=size)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
@@ -391,8 +420,12 @@ class Log:
             self._retry()
 
     def _retry(self) -> None:
-        if self._flushing is None:
-            self._flushing = self._loop.create_task(self._flush() if self._touched else self._probe())
+        if self._flushing is not None:
+            return
+        if self._touched:
+            self._flush()
+        else:
+            self._flushing = self._loop.create_task(self._probe())
 
     async def _probe(self) -> None:
         """With nothing to write, only a dummy write shows whether the store is well again."""
@@ -404,6 +437,7 @@ class Log:
         else:
             self._is_well()
         finally:
+            self._flushing = None
             self._try_is_over()
         if self._touched and self.refusal is None:
             self._kick()
@@ -428,6 +462,17 @@ class Log:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
+
+
+def _wake(log: RunLog) -> None:
+    """Tells those who wait for what is durable now."""
+    later: list[Waiter] = []
+    for waiter in log.taken_waiters():
+        if waiter.seq > log.durable:
+            later.append(waiter)
+        elif not waiter.future.done():
+            waiter.future.set_result(None)
+    log.waiters = later or None
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
