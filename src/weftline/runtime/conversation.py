@@ -74,7 +74,7 @@ class Conversation:
         """How many of them the run began with: its thread's history and its own input."""
         self._native: dict[str, list[bytes | None]] = {}
         """Each message as encoded for the model that was asked last, by that model."""
-        self.call_ids: set[str] = set()
+        self.call_ids: dict[str, None] = {}
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
@@ -244,7 +244,7 @@ class Conversation:
         self._after_results = ()
         self._open = len(head.calls)
         self._results = {}
-        self.call_ids.update([call.id for call in head.calls])
+        self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
     def _gate(self, index: int, gated: GatedBody) -> None:

@@ -211,11 +211,15 @@ class Log:
             run.key, log.epoch, base_seq=0, base_version=0, items=[], version=0, status="", due_at=None
         )
         self._touched.append(run)
-        if not self._kicked and self._flushing is None and self.refusal is None:
+        if self._flushing is None and self.refusal is None:
             # Deferred to the end of this loop iteration, so that one flush takes everything it produces.
+            self._kick_soon()
+        return write
+
+    def _kick_soon(self) -> None:
+        if not self._kicked:
             self._kicked = True
             self._loop.call_soon(self._kick)
-        return write
 
     def _kick(self) -> None:
         self._kicked = False
@@ -238,12 +242,6 @@ class Log:
                 break
         self._try_is_over()
 
-    def _flush_next(self) -> None:
-        """The same for what came in during the flush before, whose fan-out comes first however soon this is done."""
-        batch = self._take()
-        self._flushing = self._handed_over(batch)
-        self._flushing.add_done_callback(partial(self._flushed, batch))
-
     def _handed_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
             return self._store.flush(batch.writes)
@@ -259,7 +257,10 @@ class Log:
             if not flushing.cancelled():
                 self._written(batch, flushing)
         finally:
-            if self._flushing is None:
+            if self._touched and self.refusal is None:
+                # In the next iteration, together with what those append who have only just been woken.
+                self._kick_soon()
+            else:
                 self._try_is_over()
 
     def _try_is_over(self) -> None:
@@ -376,8 +377,6 @@ class Log:
             self._hold(refused)
         elif self.refusal is not None:
             self._is_well()
-        if self._touched and self._flushing is None and self.refusal is None:
-            self._flush_next()
         for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
             if result.outcome == "ok":
                 self._observer.committed(run, write, heads, result, size=size)
