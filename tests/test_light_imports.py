@@ -1,4 +1,4 @@
-"""`import weftline` and `import weftline.client` are cheap: a heavy library is loaded when it is first used."""
+"""`import weftline`, its client and an agent's definition are cheap: what is heavy is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -57,6 +57,14 @@ def test_importing_the_package_loads_nothing_but_the_standard_library() -> None:
     modules = loaded_by("import weftline")
     assert roots(modules) - sys.stdlib_module_names == {"weftline"}
     assert "asyncio" not in modules
+
+
+def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
+    modules = loaded_by("from weftline import Agent; Agent('openai:gpt-5', name='a', instructions='Be brief.')")
+    assert roots(modules) & HEAVY == set()
+    assert "asyncio" not in modules
+    rooms = {".".join(module.split(".")[:2]) for module in modules if module.startswith("weftline.")}
+    assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
 def test_a_heavy_library_would_be_noticed() -> None:

@@ -15,6 +15,7 @@ MAX_LONG_NUMBERS = 100
 
 _UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
 _STRIDE = LONG_NUMBER_DIGITS // 2
+_NEVER_TOO_MUCH_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
 _DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _CHUNK_BYTES = 256 * 1024
 """Looked at in one go: other threads run in between."""
@@ -25,6 +26,8 @@ def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
 
     For text that is not JSON the result may be either.
     """
+    if len(text) < _NEVER_TOO_MUCH_BYTES and len(text) < max_values:
+        return ""  # nearly every text, and every piece of a stream
     if has_more_values(text, max_values):
         return f"more than {max_values:,} JSON values"
     if long_numbers(text) > MAX_LONG_NUMBERS:
@@ -45,7 +48,7 @@ def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
 
 def long_numbers(text: bytes) -> int:
     """About how many long numbers a text has, those inside of its strings included; see `MAX_LONG_NUMBERS`."""
-    return _units(text) if len(text) > len(_UNIT) * MAX_LONG_NUMBERS else 0
+    return _units(text) if len(text) > _NEVER_TOO_MUCH_BYTES else 0
 
 
 class LongNumbers:

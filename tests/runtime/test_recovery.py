@@ -103,11 +103,12 @@ async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatc
     await dead.start()
     space = await dead.workspace("acme")
     run_id = await dead.create(space, plan("slow"))
+    (run,) = disk.runs.values()
+    await until(lambda: any(item.kind == "attempt.started" for item in run.items))
     store = MoodyStore(disk)
     store.log.unclaimable = 3
     it, _ = engine_on(store, SCRIPTS)
     async with it:
-        (run,) = disk.runs.values()
         await until(lambda: any(item.kind == "run.adopted" for item in run.items))
         await it.cancel(await it.locate(run_id, workspace=space))
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
@@ -121,6 +122,7 @@ async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(mon
     space = await dead.workspace("acme")
     left = await dead.create(space, plan("slow"))
     (run,) = disk.runs.values()
+    await until(lambda: any(item.kind == "attempt.started" for item in run.items))
     store = MoodyStore(disk)
     store.log.claims_gate.clear()
     it, _ = engine_on(store, SCRIPTS)

@@ -11,16 +11,18 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.engine import Engine
-from weftline.agent.in_memory import in_memory
-from weftline.agent.options import RunOptions
-from weftline.agent.results import RunResult
-from weftline.agent.run import Run
-from weftline.agent.subagents import Subagent, as_tool
-from weftline.agent.sync import SyncRun, blocking, watched
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from weftline.agent.engine import Engine
+    from weftline.agent.options import RunOptions
+    from weftline.agent.results import RunResult
+    from weftline.agent.run import Run
+    from weftline.agent.subagents import Subagent
+    from weftline.agent.sync import SyncRun
+
+# What carries out runs is imported by the first one: a program that only defines agents starts without it.
 
 
 class Agent(Definition[OutputT, DepsT]):
@@ -41,6 +43,8 @@ class Agent(Definition[OutputT, DepsT]):
         Raises:
             RunFailed: if the run failed, by the class of its failure.
         """
+        from weftline.agent.in_memory import in_memory
+
         host = engine or await in_memory()
         run = await host.start_alone(self, prompt, options)
         async with host.owned(run):
@@ -51,6 +55,8 @@ class Agent(Definition[OutputT, DepsT]):
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[Run[OutputT]]:
         """Starts the agent and gives its run, to be watched. Leaving the block ends a run in memory."""
+        from weftline.agent.in_memory import in_memory
+
         host = engine or await in_memory()
         run = await host.start(self, prompt, **options)
         async with host.owned(run):
@@ -63,16 +69,22 @@ class Agent(Definition[OutputT, DepsT]):
             description: What the other agent's model reads about it.
             name: What that model calls it; by default the agent's own name.
         """
+        from weftline.agent.subagents import as_tool
+
         return as_tool(self, description, name=name)
 
     def run_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> RunResult[OutputT]:
         """`run` for code without an event loop."""
+        from weftline.agent.sync import blocking
+
         return blocking(lambda: self.run(prompt, engine=engine, **options))
 
     def stream_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractContextManager[SyncRun[OutputT]]:
         """`stream` for code without an event loop."""
+        from weftline.agent.sync import watched
+
         return watched(lambda: self.stream(prompt, engine=engine, **options))

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from weftline.agent.compaction import Compaction
-from weftline.errors import InvalidRequest
+from weftline.errors import Conflict, InvalidRequest
 
 Hasher: TypeAlias = Callable[[Mapping[str, Any]], str]
 """What of a call's arguments matters: two calls with the same text are the same call."""
@@ -266,3 +266,9 @@ def _functions_in(value: object) -> list[object]:
         return [value]
     found = list(cast("Mapping[str, object]", value).values())
     return [one.on_exceed if isinstance(one, ToolBudget) else one for one in found]
+
+
+def check_dedup(tool: str, effect: str) -> None:
+    """Raises `Conflict` for a tool whose calls do something: leaving one out would be felt."""
+    if effect != "read":
+        raise Conflict(f"dedup_tools: {tool!r} is not a tool that only reads (its effect is {effect!r}).")

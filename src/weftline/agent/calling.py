@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,14 +18,15 @@ P = TypeVar("P", bound=Point)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_FAILURES = (Exception, asyncio.CancelledError, SystemExit)
-"""What a hook may fail with; a cancellation only if it is its own."""
-
-
 def _let_through(error: BaseException) -> None:
-    """Raises a cancellation of the run; one that a hook let escape is a failure of the hook."""
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+    """Raises what is not a failure of the hook. A cancellation is one if the hook let it escape, not if the run was
+    cancelled."""
+    if isinstance(error, Exception | SystemExit):
+        return
+    from asyncio import CancelledError, current_task  # loaded by now: something runs
+
+    task = current_task()
+    if not isinstance(error, CancelledError) or (task is not None and task.cancelling()):
         raise error
 
 
@@ -107,7 +107,7 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
-            except _FAILURES as error:
+            except BaseException as error:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return error
@@ -120,7 +120,7 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
-            except _FAILURES as error:
+            except BaseException as error:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return one.name, error
@@ -135,7 +135,7 @@ class Hooks:
             try:
                 await _called(one, point, context)
                 check(point)
-            except _FAILURES as error:
+            except BaseException as error:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
                 for name, value in before.items():
@@ -147,7 +147,7 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
-            except _FAILURES as error:
+            except BaseException as error:
                 _let_through(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:

@@ -8,17 +8,14 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from weftline.agent.aliases import check_names
-from weftline.agent.behavior import Behavior
+from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
-from weftline.agent.gates import check_dedup
 from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.output import OutputType
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
-from weftline.agent.skilled import connect
-from weftline.agent.skills.toolset import Skills
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
 
@@ -121,9 +118,11 @@ class Definition(Generic[OutputT, DepsT]):
         for one in self.hooks:
             _check_hook(one)
         _check_tools(tools, self.tool_aliases, self.behavior)
-        for one in tools:
-            if isinstance(one, Skills):
-                connect(one, self)
+        toolsets = [one for one in tools if hasattr(one, "open")]
+        if toolsets:  # most agents have none, and need nothing of what skills do
+            from weftline.agent.skilled import connect_skills
+
+            connect_skills(toolsets, self)
         self._output_kind = output
         self._output: OutputType[Any] | None = None
         self._overridden: ContextVar[Provider | str | None] = ContextVar(f"model of {name}", default=None)

@@ -20,7 +20,6 @@ from weftline.agent.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.canonical import canonical_value, digest
-from weftline.errors import Conflict
 from weftline.kernel.entries import Over
 from weftline.prompts import blocked
 from weftline.runtime.code import PendingCall
@@ -159,12 +158,6 @@ class DedupGate:
             # It saves work and decides nothing: without it the call is carried out.
             _log.exception("the hasher of %s failed; its call is carried out", tool)
             return None
-
-
-def check_dedup(tool: str, effect: str) -> None:
-    """Raises `Conflict` for a tool whose calls do something: leaving one out would be felt."""
-    if effect != "read":
-        raise Conflict(f"dedup_tools: {tool!r} is not a tool that only reads (its effect is {effect!r}).")
 
 
 class DisclosureGate:

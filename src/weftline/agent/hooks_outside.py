@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from weftline.agent.hooks import (
     POINTS,
@@ -19,9 +19,11 @@ from weftline.agent.hooks import (
     ToolError,
     ToolGate,
 )
-from weftline.agent.skills.discovery import Diagnostic
-from weftline.agent.skills.format import Skill
 from weftline.messages import Usage, UserPart
+
+if TYPE_CHECKING:
+    from weftline.agent.skills.discovery import Diagnostic
+    from weftline.agent.skills.format import Skill
 
 __all__ = ["POINTS"]
 """Whoever takes the table from here has all of it."""

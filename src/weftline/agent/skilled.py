@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
@@ -29,6 +29,13 @@ class Teller(Protocol):
 _told: WeakKeyDictionary[Skills, WeakSet[Any]] = WeakKeyDictionary()
 runs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The code of runs that are in memory, by run id."""
+
+
+def connect_skills(toolsets: Iterable[object], agent: Owner) -> None:
+    """Connects the agent to those of its toolsets that are skills."""
+    for one in toolsets:
+        if isinstance(one, Skills):
+            connect(one, agent)
 
 
 def connect(skills: Skills, agent: Owner) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from weftline.agent import skilled
 from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
-from weftline.agent.behavior import Behavior, resolved
+from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.calling import Hook, HookFailed, Hooks
 from weftline.agent.code import AgentCode, Planner
 from weftline.agent.context import RunContext, RunInfo
@@ -18,7 +18,6 @@ from weftline.agent.definition import Definition
 from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
-from weftline.agent.gates import check_dedup
 from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.opened import Opened

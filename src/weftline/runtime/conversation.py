@@ -3,6 +3,9 @@
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
 it is appended. Messages are only ever added at the end; requests are made from `shown`, which may have a summary in
 place of the older ones. `native` keeps each one of those as encoded for a provider.
+
+Thousands of runs may wait in memory for a driver, and the garbage collector goes through every list of theirs, even if
+it is empty; an empty dict or tuple costs it nothing.
 """
 
 from __future__ import annotations
@@ -86,10 +89,9 @@ class Conversation:
         self.messages: list[Message] = list(messages)
         self._given = len(self.messages)
         """How many of them the run began with: its thread's history and its own input."""
-        self.native: list[bytes | None] = []
-        self.native_for = ""
-        """The model that `native` was encoded for."""
-        self.call_ids: set[str] = set()
+        self._native: dict[str, list[bytes | None]] = {}
+        """Each message as encoded for the model that was asked last, by that model."""
+        self.call_ids: dict[str, None] = {}
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
@@ -122,12 +124,13 @@ class Conversation:
         self._shown: list[Message] | None = None
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
-        self._with_contents: list[Message] = []
-        self._without_images: list[Message] = []
-        self._results: list[tuple[int, ToolResult]] = []
+        self._changed: dict[bool, list[Message]] = {}
+        """The messages with their contents, by whether notes stand in for images."""
+        self._results: dict[int, ToolResult] = {}
+        """Of the latest turn's calls, by index."""
         self._open = 0
         self._queued: dict[str, User] = {}
-        self._after_results: list[str] = []
+        self._after_results: tuple[str, ...] = ()
         """What the model reads once every call of the turn has its result."""
 
     @property
@@ -187,7 +190,7 @@ class Conversation:
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for _, result in self._results:
+        for result in self._results.values():
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):
@@ -199,15 +202,19 @@ class Conversation:
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
-        if vision is not False:
-            if not self.contents:
-                return self.shown
-            shown = self._with_contents
-            shown += [_changed(message, self._filled) for message in self.shown[len(shown) :]]
-            return shown
-        shown = self._without_images
-        shown += [_changed(message, self._in_words) for message in self.shown[len(shown) :]]
+        in_words = vision is False
+        if not in_words and not self.contents:
+            return self.shown
+        shown = self._changed.setdefault(in_words, [])
+        change = self._in_words if in_words else self._filled
+        shown += [_changed(message, change) for message in self.shown[len(shown) :]]
         return shown
+
+    def native(self, model: str) -> list[bytes | None]:
+        """The messages as encoded for a model so far; its provider adds those that are missing."""
+        if model not in self._native:
+            self._native = {model: []}
+        return self._native[model]
 
     def _filled(self, part: UserPart) -> UserPart:
         if isinstance(part, Text) or part.blob is None:
@@ -234,9 +241,8 @@ class Conversation:
     def _show_anew(self) -> None:
         """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
         self._shown = None
-        self.native = []
-        self._with_contents = []
-        self._without_images = []
+        self._native = {}
+        self._changed = {}
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
@@ -256,14 +262,13 @@ class Conversation:
                 self._remember(closed.state)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                self._results.append((head.index, ToolResult(head.id, head.name, closed.parts, head.is_error)))
+                self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
                 self._grow(len(body))
                 if len(self._results) == self._open:
-                    ordered = sorted(self._results, key=lambda result: result[0])
-                    self._add(ToolResults(tuple([result for _, result in ordered])), 0)
+                    self._add(ToolResults(tuple([self._results[index] for index in sorted(self._results)])), 0)
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
-                    self._after_results = []
+                    self._after_results = ()
             case InstructionsRendered():
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
@@ -311,17 +316,17 @@ class Conversation:
         self.gated = {}
         self.answers = {}
         self.children = {}
-        self._after_results = []
+        self._after_results = ()
         self._open = len(head.calls)
-        self._results = []
-        self.call_ids.update([call.id for call in head.calls])
+        self._results = {}
+        self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
     def _gate(self, index: int, gated: GatedBody) -> None:
         self.gated[index] = gated
         self._remember(gated.state)
         if gated.steer:
-            self._after_results.append(gated.steer)
+            self._after_results += (gated.steer,)
         if gated.args is not UNSET:
             self.args[index] = bytes(gated.args)
 

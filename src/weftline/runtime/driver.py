@@ -175,7 +175,7 @@ class Driver:
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
-            run.driving.facts += [draft.head for draft in facts]
+            run.driving.facts += tuple([draft.head for draft in facts])
         self._log.append(run, facts, state=state, at=at, thread_end=end)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:

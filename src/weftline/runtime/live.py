@@ -125,7 +125,7 @@ class RunLog:
         """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
         self.pending: Write | None = None
         self.flight: Write | None = None
-        self.drafts: list[Draft] = []
+        self.drafts: list[Draft] | None = None
         """The facts of `pending`, decoded, for those notified after the commit."""
         self.size = 0
         """Bytes waiting for the next flush."""
@@ -137,11 +137,15 @@ class RunLog:
         self.state_size = 0
         self.stored_doubts: tuple[Doubt, ...] = ()
         """Those of the stored state, as far as this process has stored it."""
-        self.waiters: list[Waiter] = []
+        self.waiters: list[Waiter] | None = None
 
     def taken_drafts(self) -> list[Draft]:
-        drafts, self.drafts = self.drafts, []
-        return drafts
+        drafts, self.drafts = self.drafts, None
+        return drafts or []
+
+    def taken_waiters(self) -> list[Waiter]:
+        waiters, self.waiters = self.waiters, None
+        return waiters or []
 
     @property
     def idle(self) -> bool:
@@ -204,11 +208,11 @@ class Driving:
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
         self.wake: asyncio.Future[None] | None = None
-        self.facts: list[Fact] = []
+        self.facts: tuple[Fact, ...] = ()
         """What was appended and the code of the run's agent has not seen yet."""
 
-    def taken_facts(self) -> list[Fact]:
-        facts, self.facts = self.facts, []
+    def taken_facts(self) -> tuple[Fact, ...]:
+        facts, self.facts = self.facts, ()
         return facts
 
 

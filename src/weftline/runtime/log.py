@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
@@ -36,7 +37,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, RunLog, Waiter
 from weftline.store.awaits import NewAwait
 from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
@@ -75,6 +76,14 @@ class Observer(Protocol):
     def store_is_well(self) -> None: ...
 
 
+class _Batch(NamedTuple):
+    """What one flush writes: runs, their writes, and the facts in those."""
+
+    runs: list[LiveRun]
+    writes: list[Write]
+    drafts: list[list[Draft]]
+
+
 class Log:
     def __init__(self, store: LogStore, *, clock: Clock, observer: Observer) -> None:
         self._store = store
@@ -83,7 +92,8 @@ class Log:
         self._loop = asyncio.get_running_loop()
         self._touched: list[LiveRun] = []
         self._kicked = False
-        self._flushing: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Future[Any] | None = None
+        """The flush or the probe that is under way."""
         self._retry_s = 0.0
         self._well: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
@@ -138,7 +148,10 @@ class Log:
                 size += sum([item.size for item in draft.child.items])
         log.size += size
         log.unstored += size
-        log.drafts += drafts
+        if log.drafts is None:
+            log.drafts = [*drafts]
+        else:
+            log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
         if state.ended:
@@ -176,7 +189,11 @@ class Log:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
-        run.log.waiters.append(Waiter(seq, future, outside))
+        waiter = Waiter(seq, future, outside)
+        if run.log.waiters is None:
+            run.log.waiters = [waiter]
+        else:
+            run.log.waiters.append(waiter)
         return future
 
     async def settled(self, run: LiveRun) -> None:
@@ -205,35 +222,59 @@ class Log:
             run.key, log.epoch, base_seq=0, base_version=0, items=[], version=0, status="", due_at=None
         )
         self._touched.append(run)
-        if not self._kicked and self._flushing is None and self.refusal is None:
+        if self._flushing is None and self.refusal is None:
             # Deferred to the end of this loop iteration, so that one flush takes everything it produces.
+            self._kick_soon()
+        return write
+
+    def _kick_soon(self) -> None:
+        if not self._kicked:
             self._kicked = True
             self._loop.call_soon(self._kick)
-        return write
 
     def _kick(self) -> None:
         self._kicked = False
         if self._flushing is None and self._touched:
-            self._flushing = self._loop.create_task(self._flush())
+            self._flush()
 
-    async def _flush(self) -> None:
-        """Commits batch after batch until nothing is queued."""
+    def _flush(self) -> None:
+        """Hands everything queued to the store, and again for as long as that is done at once, as in memory."""
+        while self._touched:
+            batch = self._take()
+            flushing = self._flushing = self._handed_over(batch)
+            if not flushing.done():
+                flushing.add_done_callback(partial(self._flushed, batch))
+                return
+            try:
+                self._written(batch, flushing)
+            finally:
+                self._flushing = None
+            if self.refusal is not None:
+                break
+        self._try_is_over()
+
+    def _handed_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
-            while self._touched:
-                runs, writes = self._completed(self._take())
-                drafts = [run.log.taken_drafts() for run in runs]
-                try:
-                    results = await self._store.flush(writes)
-                except StoreError as error:
-                    results = [Written("refused", error=error) for _ in writes]
-                self._written(runs, writes, drafts, results)
-                if self.refusal is not None:
-                    break
+            return self._store.flush(batch.writes)
+        except StoreError as error:
+            refused: asyncio.Future[list[Written]] = self._loop.create_future()
+            refused.set_exception(error)
+            return refused
+
+    def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+        # Called by the future: a task for each commit would cost as much as the rest of the loop's side of it.
+        self._flushing = None
+        try:
+            if not flushing.cancelled():
+                self._written(batch, flushing)
         finally:
-            self._try_is_over()
+            if self._touched and self.refusal is None:
+                # In the next iteration, together with what those append who have only just been woken.
+                self._kick_soon()
+            else:
+                self._try_is_over()
 
     def _try_is_over(self) -> None:
-        self._flushing = None
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
@@ -257,8 +298,23 @@ class Log:
                 self.hurry()
         return []
 
-    def _take(self) -> list[LiveRun]:
-        """Everything waiting; if that is more than a batch holds, workspaces take turns."""
+    def _take(self) -> _Batch:
+        """Everything waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
+        batch = _Batch([], [], [])
+        for run in self._waiting():
+            try:
+                batch.writes.append(self._complete(run))
+            except Exception as error:
+                run.log.flight, run.log.flight_size = None, 0
+                self._fail_waiters(run, WeftlineError("The run cannot be written."))
+                self._observer.unwritable(run, error)
+            else:
+                batch.runs.append(run)
+                batch.drafts.append(run.log.taken_drafts())
+        return batch
+
+    def _waiting(self) -> list[LiveRun]:
+        """Those with something to write; if that is more than a batch holds, workspaces take turns."""
         touched = self._touched
         if sum([run.log.size for run in touched]) <= MAX_BATCH_BYTES:
             self._touched = []
@@ -279,20 +335,6 @@ class Log:
                     break
         self._touched = [run for queue in queues.values() for run in queue]
         return taken
-
-    def _completed(self, taken: list[LiveRun]) -> tuple[list[LiveRun], list[Write]]:
-        """The writes of those runs, without the ones that cannot be encoded: they must not hold up the others."""
-        runs: list[LiveRun] = []
-        writes: list[Write] = []
-        for run in taken:
-            try:
-                writes.append(self._complete(run))
-                runs.append(run)
-            except Exception as error:
-                run.log.flight, run.log.flight_size = None, 0
-                self._fail_waiters(run, WeftlineError("The run cannot be written."))
-                self._observer.unwritable(run, error)
-        return runs, writes
 
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.
@@ -321,42 +363,34 @@ class Log:
             write.new, run.new = run.new, None
         return write
 
-    def _written(
-        self,
-        runs: list[LiveRun],
-        writes: list[Write],
-        drafts: list[list[Draft]],
-        results: list[Written],
-    ) -> None:
+    def _written(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+        try:
+            results = flushing.result()
+        except StoreError as error:
+            results = [Written("refused", error=error) for _ in batch.writes]
         refused: list[tuple[LiveRun, Write, list[Draft]]] = []
-        for run, write, heads, result in zip(runs, writes, drafts, results, strict=True):
-            run.log.flight = None
-            if result.outcome == "refused":
+        sizes: list[int] = []
+        for run, write, heads, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
+            log = run.log
+            log.flight = None
+            sizes.append(log.flight_size)
+            if result.outcome == "ok":
+                log.row_version, log.row_due = write.version, write.due_at
+                log.durable, log.flight_size = log.flight_seq, 0
+                if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
+                    _wake(log)
+            elif result.outcome == "refused":
                 refused.append((run, write, heads))
                 self.refusal = result.error or Unavailable("The store refuses writes.")
+            else:
+                self._drop(run, result.error or WeftlineError("The write failed."))
         if refused:
             self._hold(refused)
         elif self.refusal is not None:
             self._is_well()
-        for run, write, heads, result in zip(runs, writes, drafts, results, strict=True):
+        for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
             if result.outcome == "ok":
-                self._announce(run, write, heads, result)
-            elif result.outcome != "refused":
-                self._drop(run, result.error or WeftlineError("The write failed."))
-
-    def _announce(self, run: LiveRun, write: Write, heads: list[Draft], result: Written) -> None:
-        log = run.log
-        log.row_version, log.row_due = write.version, write.due_at
-        log.durable = log.flight_seq
-        if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
-            waiters, log.waiters = log.waiters, []
-            for waiter in waiters:
-                if waiter.seq > log.durable:
-                    log.waiters.append(waiter)
-                elif not waiter.future.done():
-                    waiter.future.set_result(None)
-        size, log.flight_size = log.flight_size, 0
-        self._observer.committed(run, write, heads, result, size=size)
+                self._observer.committed(run, write, heads, result, size=size)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
@@ -365,7 +399,7 @@ class Log:
             logger.error("the store accepts no writes: %s", self.refusal.message)
         for run, write, heads in refused:
             log = run.log
-            if write.new is not None or any(waiter.outside for waiter in log.waiters):
+            if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
                 self._drop(run, Unavailable("The store is not accepting writes at the moment.", retry_after_s=2))
                 continue
             later = log.pending
@@ -374,7 +408,7 @@ class Log:
             if write.state is not None:
                 write.state = None
                 log.unstored = max(log.unstored, log.state_size, STATE_BYTES)  # it comes with the next write
-            log.drafts = heads + log.drafts
+            log.drafts = heads + (log.drafts or [])
             if later is None:
                 self._touched.append(run)
             else:
@@ -398,8 +432,12 @@ class Log:
             self._retry()
 
     def _retry(self) -> None:
-        if self._flushing is None:
-            self._flushing = self._loop.create_task(self._flush() if self._touched else self._probe())
+        if self._flushing is not None:
+            return
+        if self._touched:
+            self._flush()
+        else:
+            self._flushing = self._loop.create_task(self._probe())
 
     async def _probe(self) -> None:
         """With nothing to write, only a dummy write shows whether the store is well again."""
@@ -411,6 +449,7 @@ class Log:
         else:
             self._is_well()
         finally:
+            self._flushing = None
             self._try_is_over()
         if self._touched and self.refusal is None:
             self._kick()
@@ -431,8 +470,7 @@ class Log:
         self._observer.lost(run)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
-        waiters, run.log.waiters = run.log.waiters, []
-        for waiter in waiters:
+        for waiter in run.log.taken_waiters():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
@@ -443,6 +481,17 @@ def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int) -> NewAwai
     root = run.key if parent is None else ids.key_of(parent.root or parent.run)
     deadline_at = None if head.timeout_us is None else at + head.timeout_us
     return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body)
+
+
+def _wake(log: RunLog) -> None:
+    """Tells those who wait for what is durable now."""
+    later: list[Waiter] = []
+    for waiter in log.taken_waiters():
+        if waiter.seq > log.durable:
+            later.append(waiter)
+        elif not waiter.future.done():
+            waiter.future.set_result(None)
+    log.waiters = later or None
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:

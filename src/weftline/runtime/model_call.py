@@ -326,8 +326,6 @@ def _request(
 ) -> ModelRequest:
     plan, conversation = work.plan, work.conversation
     sampling = plan.sampling
-    if conversation.native_for != model.catalog_id:
-        conversation.native, conversation.native_for = [], model.catalog_id
     return ModelRequest(
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
@@ -343,7 +341,7 @@ def _request(
         stop=sampling.stop,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
-        native=conversation.native,
+        native=conversation.native(model.catalog_id),
     )
 
 

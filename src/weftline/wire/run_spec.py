@@ -165,6 +165,8 @@ _REASONING_SCHEMA = {
 
 
 def _tools_size(tools: list[ToolRefModel]) -> list[ToolRefModel]:
+    if not tools:
+        return tools
     count = len(tools) + sum([len(tool.tools) - 1 for tool in tools if isinstance(tool, McpLocalToolModel)])
     if count > MAX_TOOLS:
         raise PydanticCustomError(
