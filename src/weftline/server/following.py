@@ -29,7 +29,7 @@ from weftline.runtime.engine import Engine, EntryBatch, Follower
 from weftline.server.agent_specs import RunSpec, merged
 from weftline.server.parsing import off_loop, parsed
 from weftline.server.planning import plan_of
-from weftline.store.base import IdempotencyKey, RunRow
+from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
@@ -87,14 +87,11 @@ class _Delta(Struct):
 _decode_delta = Decoder(_Delta).decode
 
 
-async def events(app: Host, row: RunRow, run_id: str) -> AsyncGenerator[Event]:
-    """The run's events from its first. Ends after the terminal one, or before it when the server is stopping."""
-    async for event in events_of(app.engine.follow(row.key, run_id, workspace=row.workspace)):
-        yield event
-
-
 async def events_of(follower: Follower) -> AsyncGenerator[Event]:
-    """The events that a follower brings; closes it at the end."""
+    """The events that a follower brings; closes it at the end.
+
+    Ends after the terminal one, or before it if the follower leaves or the server is stopping.
+    """
     try:
         while (batches := await follower.next()) is not None:
             if not batches:

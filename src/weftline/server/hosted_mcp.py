@@ -16,6 +16,7 @@ from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.log_context import current_request
+from weftline.runtime.engine import Follower
 from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
@@ -73,6 +74,8 @@ class HostedMcp:
         self._tasks: list[asyncio.Task[None]] = []
         self._answering: set[asyncio.Task[Any]] = set()
         """Those of the requests that get an answer. A stream that only listens is none of them."""
+        self._followers: set[Follower] = set()
+        """Of the runs of calls under way."""
         self._closing = False
         self._stop = asyncio.Event()
 
@@ -127,8 +130,9 @@ class HostedMcp:
                 place.release()
 
     async def close(self) -> None:
-        """To be called when the followers of runs have been let go: that ends the calls under way."""
         self._closing = True
+        for follower in self._followers:
+            follower.leave()
         if self._answering:
             # Without its error a caller of an older revision would wait for an answer until its own time limit.
             await asyncio.wait(self._answering, timeout=_LAST_WORDS_S)
@@ -216,14 +220,20 @@ class HostedMcp:
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         row = await self._app.engine.find(run_id, workspace=principal.workspace)
         reported = 0
+        follower = self._app.engine.follow(row.key, run_id, workspace=row.workspace)
+        self._followers.add(follower)
+        if self._closing:
+            follower.leave()
         try:
-            async for event in following.events(self._app, row, run_id):
+            async for event in following.events_of(follower):
                 if event.what is What.TEXT:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:
             await self._cancel(row.key, _stream(context))
             raise
+        finally:
+            self._followers.discard(follower)
         after = await self._app.engine.row(row.key)
         assert after is not None
         try:
@@ -232,7 +242,6 @@ class HostedMcp:
             meta = {"weftline/runId": run_id}
             return CallToolResult(content=[TextContent(text=error.message)], is_error=True, _meta=meta)
         if run.status not in TERMINAL:
-            # Whoever follows a run is let go when the server stops.
             raise MCPError(
                 CONNECTION_CLOSED,
                 f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",

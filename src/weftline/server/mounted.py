@@ -13,16 +13,18 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from secrets import token_hex
 
 from weftline.agent.engine import Engine
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
-from weftline.server.app import App
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.server.app import App, refusal
 from weftline.server.code_agents import code_agents
 from weftline.server.control import Control
-from weftline.server.http import Receive, Scope, Send
+from weftline.server.http import Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
 from weftline.server.operations import operations
 from weftline.server.options import ServerOptions
@@ -63,6 +65,8 @@ class Mounted:
             raise InvalidRequest(f"public_url: {public_url!r} is not an http or https address.") from None
         self._engine = engine
         self._app: App | None = None
+        self._left: EmbeddedEngine | None = None
+        """The runtime that this served until it was closed; one that is opened again has another."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
             engine.alongside(self._served)
@@ -75,20 +79,26 @@ class Mounted:
         else:
             app = await self._opened()
             inside = _below_root(scope)
+            if app is None:
+                request = Request(inside, receive, send, f"req_{token_hex(4)}")
+                await send_response(request, refusal(request, Unavailable("The server is stopping.", retry_after_s=1)))
+                return
             if not self._public_url:
                 app.names.learn(_address(scope))
             await app(inside, receive, send)
 
-    async def _opened(self) -> App:
+    async def _opened(self) -> App | None:
+        """None if the engine was closed, or is being closed."""
         if not self._engine.is_open:
+            if self._left is not None:
+                return None
             raise Conflict("The engine is not open: give the application lifespan=engine.lifespan.")
         if not self._engine.lives_here:
             raise Conflict("The engine was opened on another loop: give the application lifespan=engine.lifespan.")
         if self._app is None:
             async with self._opening:
-                if self._app is None:
+                if self._app is None and await self._engine.runtime() is not self._left:
                     await self._engine.attend(self._served)
-        assert self._app is not None
         return self._app
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -158,7 +168,7 @@ class Mounted:
         try:
             yield
         finally:
-            self._app = None
+            self._app, self._left = None, host
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,6 +14,8 @@ import aiohttp
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
@@ -132,6 +134,33 @@ async def test_mcp_callers_reach_a_mounted_engine(tmp_path: Path) -> None:
     ):
         assert [one.name for one in (await client.list_tools()).tools] == ["support"]
         assert text_of(await client.call_tool("support", {"message": "hi"})) == "Be kind. Lyon: sunny"
+
+
+async def test_an_engine_that_closes_tells_the_mcp_callers_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weftline.agent.engine._CANCEL_S", 0.1)
+    model = ScriptedModel([{"deltas": ["begun", "never"], "delay_ms": 3_600_000}])
+    engine = Engine(tmp_path / "data", agents=[Agent(model, name="support")], models=Catalog())
+    begun = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        begun.set()
+
+    async with (
+        listening(in_starlette(engine)) as url,
+        joined(f"{url}/agents", tmp_path / "data") as api,
+        connected(api, mode="legacy") as client,
+    ):
+        call = asyncio.ensure_future(client.call_tool("support", {"message": "hi"}, progress_callback=on_progress))
+        await begun.wait()
+        await engine.close()
+        with pytest.raises(MCPError) as stopped:
+            await call
+        assert stopped.value.code == CONNECTION_CLOSED and stopped.value.error.data["retryable"]
+        refused = await api.get("agents")
+        check_error(refused, 503, "unavailable")
+        assert refused.headers["Retry-After"] == "1"
 
 
 async def test_a_public_url_is_what_cards_and_metadata_name(tmp_path: Path) -> None:
