@@ -46,6 +46,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import was_answered
+from weftline.runtime.awaits import with_edits
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
@@ -365,6 +366,7 @@ class EmbeddedEngine(StoredRuns):
                 raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
         call = state.batch.calls[question.index]
+        output = with_edits(output, question.index, run.work)
         head = CallClosed(
             state.turn - 1,
             question.index,
