@@ -91,13 +91,12 @@ def _check_value(run: LiveRun, question: Question, value: object) -> None:
         raise InvalidRequest("value: the answer is missing.", code="invalid_answer")
 
 
-async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> bytes:
-    """The final arguments of a call, changed by a person: what a model writes has to pass the same checks.
+async def edited(run: LiveRun, name: str, args: dict[str, Any]) -> bytes:
+    """The final arguments of a call of the tool `name`, changed by a person: they pass the checks that a model's do.
 
     Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool is gone.
     """
     toolbox = run.work.toolbox or EMPTY
-    name = run.state.batch.calls[question.index].name
     tool = toolbox.get(name)
     if tool is None:
         raise Conflict(f"The tool {name} is not available, so its arguments cannot be checked.")
