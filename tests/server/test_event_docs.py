@@ -94,6 +94,8 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
         "tool_progress",
         "note",
         "messages_taken",
+        "await_opened",
+        "await_closed",
         "child_started",
         "child_ended",
         "context_compacted",

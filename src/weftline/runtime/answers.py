@@ -6,6 +6,7 @@ from weftline.errors import Conflict
 from weftline.kernel.bodies import decode_closed
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.state import Question
+from weftline.runtime.awaits import with_edits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.step import closed_body, size_of
 from weftline.store.base import LogReader
@@ -20,6 +21,7 @@ def closed_by_client(
     run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str
 ) -> Draft:
     """The end of the call that this open question stands for."""
+    output = with_edits(output, question.index, run.work)
     call = run.state.batch.calls[question.index]
     head = CallClosed(
         run.state.turn - 1,
@@ -48,7 +50,8 @@ async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput
         body = decode_closed(fact.body)
         if body.idempotency_key != idempotency_key:
             return False
-        if (body.parts, head.is_error) != (output.parts, output.is_error):
+        sent = body.parts[: len(output.parts)]  # what a person changed about the call may stand after it
+        if (sent, head.is_error) != (output.parts, output.is_error):
             raise Conflict("This Idempotency-Key was used for another result.", code="idempotency_conflict")
         return True
     return False

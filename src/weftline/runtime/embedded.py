@@ -372,8 +372,9 @@ class EmbeddedEngine(StoredRuns):
         args: bytes | None = None
         if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
+            name = run.state.batch.calls[question.index].name
             await self._opener.open_tools(run)
-            args = await edited(run, question, answer.args)
+            args = await edited(run, name, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:

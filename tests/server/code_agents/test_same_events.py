@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
-from weftline import Agent, Behavior, Compaction, Engine, Limits, ToolContext, asgi, events, tool
+from weftline import Agent, AwaitGate, Behavior, Compaction, Engine, Limits, ToolContext, asgi, events, hook, tool
 from weftline.agent.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.client import AsyncClient
@@ -40,6 +40,17 @@ def dig(context: ToolContext[object], depth: int) -> str:
     """Digs."""
     context.emit("found", {"gold": depth})
     return f"{depth} m"
+
+
+@tool(confirm="Spend {amount}?")
+def buy(amount: int) -> str:
+    """Buys."""
+    return "bought"
+
+
+@hook(AwaitGate)
+def cheaper(gate: AwaitGate) -> None:
+    gate.approve({"amount": 4})
 
 
 @client_tool
@@ -89,6 +100,7 @@ def new_agents(held: Held) -> list[Agent[Any, Any]]:
             tools=[dig],
             behavior=Behavior(compaction=Compaction(at_turns=2, keep_turns=1)),
         ),
+        Agent(ScriptedModel([calls("buy", amount=5), "Bought."]), name="buying", tools=[buy], hooks=[cheaper]),
     ]
 
 
