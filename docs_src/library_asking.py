@@ -36,7 +36,7 @@ async def main() -> None:
                     break  # the run is parked: nothing of it stays in memory
             await elsewhere(engine)
             result = await run.result()
-    assert [call.result for call in result.calls] == ["Paid 4.0 to Ann."]
+    assert result.calls[0].args == {"amount": 4.0, "payee": "Ann"}
 
 
 if __name__ == "__main__":

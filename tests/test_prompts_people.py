@@ -13,6 +13,9 @@ def test_the_texts_are_these() -> None:
     assert prompts.denied("Too much.") == (
         f"Not executed: a person was asked and did not allow this call: Too much.\n{_GO_ON}"
     )
+    assert prompts.edited('{"n":4}') == (
+        'A person changed the arguments before this call was made. It was made with: {"n":4}'
+    )
     assert prompts.nobody_asked("pay") == (
         "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
     )

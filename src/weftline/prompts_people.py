@@ -12,6 +12,10 @@ def denied(reason: str) -> str:
     return f"Not executed: a person was asked and did not allow this call: {reason}\n{_GO_ON}"
 
 
+def edited(args: str) -> str:
+    return f"A person changed the arguments before this call was made. It was made with: {args}"
+
+
 def nobody_asked(tool: str) -> str:
     return f"Not executed: {tool} needs a person's approval, and this run may not ask anybody. Go on without it."
 

@@ -72,7 +72,8 @@ async def test_a_call_waits_for_approval_and_runs_with_what_was_approved() -> No
         result = await run.result()
         assert await engine.awaits() == []
     assert paid == [(4.0, "Ann")]
-    assert results_in(result.messages) == ["Paid 4.0 to Ann."]
+    told = 'A person changed the arguments before this call was made. It was made with: {"amount":4.0,"payee":"Ann"}'
+    assert results_in(result.messages) == [f"Paid 4.0 to Ann.\n{told}"]
     assert [call.args for call in result.calls] == [{"amount": 4.0, "payee": "Ann"}]
     model.assert_done()
 

@@ -109,7 +109,8 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "message_count": ("messageCount",),
     "count": ("consecutiveCount",),
     "hard": ("hardCutoff",),
-    "by": ("by", "requestedBy"),
+    "by": ("requestedBy", "by"),
+    "id": ("awaitId", "id"),
     "data": ("note",),
 }
 """The fields of events that have another name on the wire, or one of two."""

@@ -124,13 +124,12 @@ def _misfit(*issues: Issue) -> InvalidRequest:
     return InvalidRequest(error.message, code="invalid_answer", **error.details)
 
 
-async def edited(run: LiveRun, question: Question, args: dict[str, Any]) -> bytes:
-    """The final arguments of a call, changed by a person: what a model writes has to pass the same checks.
+async def edited(run: LiveRun, name: str, args: dict[str, Any]) -> bytes:
+    """The final arguments of a call of the tool `name`, changed by a person: they pass the checks that a model's do.
 
     Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool is gone.
     """
     toolbox = run.work.toolbox or EMPTY
-    name = run.state.batch.calls[question.index].name
     tool = toolbox.get(name)
     if tool is None:
         raise Conflict(f"The tool {name} is not available, so its arguments cannot be checked.")

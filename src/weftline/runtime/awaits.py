@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode
+from msgspec.structs import replace
 
 from weftline import prompts_people as prompts
 from weftline.canonical import canonical, canonical_value
@@ -17,9 +18,10 @@ from weftline.kernel.bodies import AskBody, AwaitBody, Pattern
 from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
 from weftline.kernel.state import Call, Reconcile, State
+from weftline.messages import Text
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.tools.asking import Ask, ask_of
-from weftline.tools.base import Tool
+from weftline.tools.base import Tool, ToolOutput
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,14 @@ def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingS
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "doubt", call.digest, state.limits.await_timeout_us)
     return Draft(head, bodies.encode(await_body(call, head, work)))
+
+
+def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
+    """The result of a call, and what it was made with if a person has changed that."""
+    _, answer = work.conversation.answers.get(index, (None, None))
+    if answer is None or answer.args is UNSET:
+        return output
+    return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
 
 
 def said(call: Call, head: CallClosed, work: WorkingSet) -> str:

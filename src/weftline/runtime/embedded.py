@@ -46,6 +46,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import was_answered
+from weftline.runtime.awaits import with_edits
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
@@ -365,6 +366,7 @@ class EmbeddedEngine(StoredRuns):
                 raise Conflict("The run has ended.", code="run_terminal")
             raise NotFound("No call of this run waits for a result under this id.", code="unknown_tool_use")
         call = state.batch.calls[question.index]
+        output = with_edits(output, question.index, run.work)
         head = CallClosed(
             state.turn - 1,
             question.index,
@@ -388,8 +390,9 @@ class EmbeddedEngine(StoredRuns):
         args: bytes | None = None
         if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
+            name = run.state.batch.calls[question.index].name
             await self._opener.open_tools(run)
-            args = await edited(run, question, answer.args)
+            args = await edited(run, name, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:

@@ -16,7 +16,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
 from weftline.runtime import ids
-from weftline.runtime.awaits import ask_about_doubt
+from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
@@ -177,6 +177,7 @@ def closed(
     state: Raw | UnsetType = UNSET,
 ) -> Outcome:
     """The one result of a call, whoever carried it out."""
+    output = with_edits(output, command.index, work)
     try:
         content = bodies.encode(output.parts)
     except UnicodeEncodeError:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
-from weftline import Agent, Engine, Limits, ToolContext, asgi, events, tool
+from weftline import Agent, AwaitGate, Engine, Limits, ToolContext, asgi, events, hook, tool
 from weftline.agent.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.client import AsyncClient
@@ -34,6 +34,17 @@ def dig(context: ToolContext[object], depth: int) -> str:
     """Digs."""
     context.emit("found", {"gold": depth})
     return f"{depth} m"
+
+
+@tool(confirm="Spend {amount}?")
+def buy(amount: int) -> str:
+    """Buys."""
+    return "bought"
+
+
+@hook(AwaitGate)
+def cheaper(gate: AwaitGate) -> None:
+    gate.approve({"amount": 4})
 
 
 @client_tool
@@ -76,6 +87,7 @@ def new_agents(held: Held) -> list[Agent[Any, Any]]:
         ),
         Agent(ScriptedModel([calls("hold"), "Done.", "More."]), name="held", tools=[held.tool]),
         Agent(ScriptedModel([flaky, "Better."]), name="flaky"),
+        Agent(ScriptedModel([calls("buy", amount=5), "Bought."]), name="buying", tools=[buy], hooks=[cheaper]),
     ]
 
 
