@@ -26,6 +26,18 @@ SCRIPTS: dict[str, Any] = {
             {"text": "{{all_tool_results}}"},
         ]
     },
+    "ask": {
+        "turns": [
+            {"tool_calls": [{"name": "ask_user", "args": {"question": "Which one?", "options": ["red", "blue"]}}]},
+            {"text": "heard {{tool_results.0}}"},
+        ]
+    },
+    "plan": {
+        "turns": [
+            {"tool_calls": [{"name": "present_plan", "args": {"plan": "1. Go."}}]},
+            {"text": "{{tool_results.0}}"},
+        ]
+    },
     "budget": {"turns": [ASK, ASK, {"text": "enough"}]},
     "truncated": {"turns": [{"text": "half an ans", "finish_reason": "max_tokens"}]},
     "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},

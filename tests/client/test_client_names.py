@@ -16,7 +16,7 @@ CORE_ONLY = {"http", "threads", "format_error", "start_message", "take", "check"
 
 
 def names(kind: type[object]) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for cls in kind.__mro__[:-1] for name in vars(cls) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(("core", "face"), [(AsyncClient, Client), (AsyncRun, Run), (AsyncSession, Session)])

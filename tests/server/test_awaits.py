@@ -52,11 +52,11 @@ async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
             "runId": run,
             "rootRunId": run,
         }
-        assert (open_["id"], open_["toolUseId"]) == (asked["id"], asked["toolUseId"])
+        assert (open_["id"], open_["toolUseId"]) == (asked["awaitId"], asked["toolUseId"])
         assert await inbox(api) == [open_]
         snapshot = await api.snapshot(run)
         assert (snapshot["status"], snapshot["awaits"]) == ("running", [open_])
-        reply = await answer(api, run, asked["id"], YES | {"by": "user:boss"})
+        reply = await answer(api, run, asked["awaitId"], YES | {"by": "user:boss"})
         by = await key_id(api)
         assert reply.status == 200 and reply.json["by"] == by
         assert [warning["path"] for warning in reply.json["warnings"]] == ["by"]
@@ -73,7 +73,7 @@ async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
     ]
     (closed,) = of_type(frames, "await_closed")
     assert closed.payload == {
-        "id": asked["id"],
+        "awaitId": asked["awaitId"],
         "outcome": "approved",
         "by": by,
         "reason": "",
@@ -87,7 +87,7 @@ async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
 @pytest.mark.requirement("run.confirm.denied")
 async def test_a_denied_call_is_not_carried_out_and_the_model_reads_why(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
-        assert (await answer(api, run, asked["id"], NO)).json["outcome"] == "denied"
+        assert (await answer(api, run, asked["awaitId"], NO)).json["outcome"] == "denied"
         frames = await stream.rest()
     (result,) = of_type(frames, "tool_result")
     assert (result["ok"], result["how"]) == (True, "denied") and "Too much." in result["result"]
@@ -97,7 +97,7 @@ async def test_a_denied_call_is_not_carried_out_and_the_model_reads_why(api: Api
 async def test_an_approval_may_change_the_arguments_and_cover_later_calls(api: Api) -> None:
     async with asking(api, "pay_twice") as (run, (asked,), stream):
         said = YES | {"args": {"amount": 4, "payee": "Ann"}, "remember": {"payee": "An*"}}
-        assert (await answer(api, run, asked["id"], said)).status == 200
+        assert (await answer(api, run, asked["awaitId"], said)).status == 200
         frames = await stream.rest()
     (closed,) = of_type(frames, "await_closed")
     assert closed["args"] == {"amount": 4, "payee": "Ann"} and closed["digest"] != asked["digest"]
@@ -118,7 +118,7 @@ async def test_an_approval_may_change_the_arguments_and_cover_later_calls(api: A
 async def test_questions_and_plans_are_answered(api: Api, script: str, said: Json, heard: str) -> None:
     async with asking(api, script) as (run, (asked,), stream):
         assert asked["kind"] == ("question" if script == "ask" else "plan")
-        assert (await answer(api, run, asked["id"], said)).status == 200
+        assert (await answer(api, run, asked["awaitId"], said)).status == 200
         frames = await stream.rest()
     assert heard in frames[-1]["text"]
 
@@ -126,7 +126,7 @@ async def test_questions_and_plans_are_answered(api: Api, script: str, said: Jso
 @pytest.mark.requirement("run.await.http", "run.await.answer_checked")
 async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still_waits(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
-        id = asked["id"]
+        id = asked["awaitId"]
 
         async def refused(said: Json, status: int = 400, code: str = "invalid_answer") -> list[str]:
             body = check_error(await answer(api, run, id, said), status, code)
@@ -161,11 +161,13 @@ async def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(
     async with asking(api, "ask") as (run, (asked,), _):
         for value in ("green", "", None, ["red"], {"a": 1}):
             said = {"outcome": "answered", "value": value}
-            body = check_error(await answer(api, run, asked["id"], said), 400, "invalid_answer")
+            body = check_error(await answer(api, run, asked["awaitId"], said), 400, "invalid_answer")
             assert body["issues"] == [{"path": "value", "message": "must be one of 'red', 'blue'"}]
-        check_error(await answer(api, run, asked["id"], YES), 400, "invalid_answer")
+        check_error(await answer(api, run, asked["awaitId"], YES), 400, "invalid_answer")
         await api.cancel(run)
-        check_error(await answer(api, run, asked["id"], {"outcome": "answered", "value": "red"}), 409, "await_closed")
+        check_error(
+            await answer(api, run, asked["awaitId"], {"outcome": "answered", "value": "red"}), 409, "await_closed"
+        )
     assert await inbox(api) == []
 
 
@@ -173,9 +175,9 @@ async def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(
 async def test_of_three_answers_that_race_one_counts_and_the_others_are_told_whose(api: Api, second_key: str) -> None:
     async with asking(api) as (run, (asked,), stream):
         replies = await asyncio.gather(
-            answer(api, run, asked["id"], YES),
-            answer(api, run, asked["id"], YES, key=second_key),
-            answer(api, run, asked["id"], NO),
+            answer(api, run, asked["awaitId"], YES),
+            answer(api, run, asked["awaitId"], YES, key=second_key),
+            answer(api, run, asked["awaitId"], NO),
         )
         frames = await stream.rest()
     (won,) = [reply.json for reply in replies if reply.status == 200]
@@ -189,24 +191,24 @@ async def test_of_three_answers_that_race_one_counts_and_the_others_are_told_who
 async def test_the_same_request_may_come_again_and_another_may_not(api: Api, second_key: str) -> None:
     once = {"Idempotency-Key": "click-1"}
     async with asking(api) as (run, (asked,), stream):
-        first = await answer(api, run, asked["id"], YES, headers=once)
-        again = await answer(api, run, asked["id"], YES, headers=once)
+        first = await answer(api, run, asked["awaitId"], YES, headers=once)
+        again = await answer(api, run, asked["awaitId"], YES, headers=once)
         assert first.json == again.json and again.status == 200
-        check_error(await answer(api, run, asked["id"], NO, headers=once), 409, "await_closed")
-        check_error(await answer(api, run, asked["id"], YES), 409, "await_closed")
-        check_error(await answer(api, run, asked["id"], YES, headers=once, key=second_key), 409, "await_closed")
+        check_error(await answer(api, run, asked["awaitId"], NO, headers=once), 409, "await_closed")
+        check_error(await answer(api, run, asked["awaitId"], YES), 409, "await_closed")
+        check_error(await answer(api, run, asked["awaitId"], YES, headers=once, key=second_key), 409, "await_closed")
         await stream.rest()
-    assert (await answer(api, run, asked["id"], YES, headers=once)).json == first.json
+    assert (await answer(api, run, asked["awaitId"], YES, headers=once)).json == first.json
 
 
 async def test_several_awaits_are_open_at_once_and_listed_by_pages_and_filters(api: Api) -> None:
     async with asking(api, "pay_two", count=2) as (run, asked, stream), asking(api, "ask") as (other, (question,), _):
-        ids = [one["id"] for one in asked]
+        ids = [one["awaitId"] for one in asked]
         first = (await api.get("awaits?limit=1")).json
         second = (await api.get(f"awaits?limit=1&cursor={first['nextCursor']}")).json
         third = (await api.get(f"awaits?limit=1&cursor={second['nextCursor']}")).json
         pages = [page["awaits"][0]["id"] for page in (first, second, third)]
-        assert pages == [*ids, question["id"]] and third["nextCursor"] is None
+        assert pages == [*ids, question["awaitId"]] and third["nextCursor"] is None
         for query, found in {
             "kind=question": [other],
             "kind=plan": [],
@@ -233,7 +235,7 @@ async def test_another_workspace_can_neither_see_nor_answer(api: Api, other_api:
         assert await inbox(other_api) == [] and await inbox(other_api, f"?runId={run}") == []
         for reply in (
             await other_api.get(f"agent-runs/{run}/awaits"),
-            await answer(other_api, run, asked["id"], YES),
+            await answer(other_api, run, asked["awaitId"], YES),
             await other_api.post(f"agent-runs/{run}/pause"),
             await other_api.post(f"agent-runs/{run}/resume"),
         ):
@@ -257,9 +259,9 @@ BOMBS: dict[str, bytes] = {
 async def test_a_body_that_is_a_bomb_is_refused_and_the_run_still_waits(api: Api, bomb: bytes) -> None:
     script = "ask" if b"answered" in bomb else "pay"
     async with asking(api, script) as (run, (asked,), _):
-        reply = await api.post(f"agent-runs/{run}/awaits/{asked['id']}", data=bomb)
+        reply = await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", data=bomb)
         assert reply.status == 400 and reply.json["code"] in ("invalid_request", "invalid_answer"), reply.body
-        too_much = await api.post(f"agent-runs/{run}/awaits/{asked['id']}", data=b" " * (5 * 1024 * 1024))
+        too_much = await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", data=b" " * (5 * 1024 * 1024))
         check_error(too_much, 413, "body_too_large")
         assert len(await inbox(api)) == 1
         await api.cancel(run)
@@ -273,7 +275,7 @@ async def test_a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(api: 
         held = await api.post(f"agent-runs/{run}/pause", {"reason": "lunch", "labels": {"ticket": "7"}})
         assert held.status == 200 and held.json == {"ok": True, "by": by}
         assert (await api.post(f"agent-runs/{run}/pause", {"reason": "again"})).status == 200
-        assert (await answer(api, run, asked["id"], YES)).status == 200
+        assert (await answer(api, run, asked["awaitId"], YES)).status == 200
         await stream.until("await_closed")
         assert (await api.snapshot(run))["paused"] is True
         said = {"notes": "back", "labels": {"ticket": "8"}, "messages": ["Be quick.", "Really."]}

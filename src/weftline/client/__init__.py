@@ -6,6 +6,7 @@ Each name is loaded when it is first used, so that the import itself costs next 
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Answered",
     "ApiError",
     "AsyncClient",
     "AsyncOAuthClient",
@@ -15,6 +16,7 @@ __all__ = [
     "AttachmentInfo",
     "AuthError",
     "AuthorizationRequest",
+    "Await",
     "BadRequest",
     "CallName",
     "CancelReceipt",
@@ -74,6 +76,7 @@ __all__ = [
 if TYPE_CHECKING:
     from weftline.client.a2a import local_a2a
     from weftline.client.attachments import Attachment
+    from weftline.client.awaits import Answered, Await
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -136,6 +139,7 @@ if TYPE_CHECKING:
 else:
     # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
     _HOMES = {
+        "Answered": "awaits",
         "ApiError": "errors",
         "AsyncClient": "core",
         "AsyncOAuthClient": "oauth",
@@ -145,6 +149,7 @@ else:
         "AttachmentInfo": "results",
         "AuthError": "errors",
         "AuthorizationRequest": "oauth",
+        "Await": "awaits",
         "BadRequest": "errors",
         "CallName": "usage",
         "CancelReceipt": "usage",

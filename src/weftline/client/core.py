@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from weftline.client.awaits import Answered, Await, answer, inbox
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import ClientEvent
@@ -208,6 +210,50 @@ class AsyncClient:
         query = _filters(status=status, agentId=agent_id, limit=limit, cursor=cursor)
         page = decoded(await self.http.call("GET", "/agent-sessions", query=[*query, *_metadata(metadata)]), _Sessions)
         return Page(page.sessions, page.next_cursor)
+
+    async def awaits(
+        self,
+        *,
+        kind: str | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        name: str | None = None,
+        waiting_since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Await]:
+        """What people are asked at the moment, by the runs of the workspace; oldest runs first.
+
+        Args:
+            run_id: By this run, and by those below it.
+            name: About calls of this tool.
+            waiting_since: Only what was open at this time already.
+        """
+        since = None if waiting_since is None else waiting_since.astimezone(UTC).isoformat()
+        query = _filters(kind=kind, runId=run_id, sessionId=session_id, agentId=agent_id, name=name, waitingSince=since)
+        return await inbox(self.http, [*query, *_filters(limit=limit, cursor=cursor)])
+
+    async def answer_await(
+        self,
+        run_id: str,
+        await_id: str,
+        outcome: Literal["approved", "denied", "answered"],
+        *,
+        args: Mapping[str, Any] | None = None,
+        value: Any = None,
+        reason: str = "",
+        remember: bool | Mapping[str, Any] = False,
+    ) -> Answered:
+        """Answers what a run asks people, without following it; see `AsyncRun.approve`, `deny` and `answer`."""
+        said: dict[str, Any] = {"outcome": outcome, "reason": reason}
+        if args is not None:
+            said["args"] = dict(args)
+        if value is not None:
+            said["value"] = value
+        if remember is not False:
+            said["remember"] = remember
+        return await answer(self.http, run_id, await_id, said)
 
     async def list_models(self) -> Models:
         return decoded(await self.http.call("GET", "/models"), Models)

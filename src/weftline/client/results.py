@@ -169,7 +169,7 @@ class Models(Struct, frozen=True, rename="camel"):
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """One page of a list, newest first. `next_cursor` asks for the next one; None at the end."""
+    """One page of a list. `next_cursor` asks for the next one; None at the end."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from msgspec.structs import replace
 
+from weftline.client.awaits import RunPeople
 from weftline.client.dispatch import Dispatcher
 from weftline.client.errors import (
     ApiError,
@@ -61,7 +62,7 @@ GOODBYE_S = 5.0
 _REOPENED = RETRIED | {500, 408, 425}
 
 
-class AsyncRun:
+class AsyncRun(RunPeople):
     """A handle on one run. It is followed, and its client-side calls are answered, whether or not you read its events.
 
         async with await client.start("…", tools=[weather]) as run:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from weftline.background import LoopThread
+from weftline.client.awaits import Answered, Await
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.events import ClientEvent, Frame
@@ -163,6 +165,48 @@ class Client:
             self._core.list_sessions(status=status, agent_id=agent_id, metadata=metadata, limit=limit, cursor=cursor)
         )
 
+    def awaits(
+        self,
+        *,
+        kind: str | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        name: str | None = None,
+        waiting_since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Await]:
+        """What people are asked at the moment, by the runs of the workspace; see `AsyncClient.awaits`."""
+        return self.wait(
+            self._core.awaits(
+                kind=kind,
+                run_id=run_id,
+                session_id=session_id,
+                agent_id=agent_id,
+                name=name,
+                waiting_since=waiting_since,
+                limit=limit,
+                cursor=cursor,
+            )
+        )
+
+    def answer_await(
+        self,
+        run_id: str,
+        await_id: str,
+        outcome: Literal["approved", "denied", "answered"],
+        *,
+        args: Mapping[str, Any] | None = None,
+        value: Any = None,
+        reason: str = "",
+        remember: bool | Mapping[str, Any] = False,
+    ) -> Answered:
+        """Answers what a run asks people, without following it."""
+        return self.wait(
+            self._core.answer_await(run_id, await_id, outcome, args=args, value=value, reason=reason, remember=remember)
+        )
+
     def list_models(self) -> Models:
         return self.wait(self._core.list_models())
 
@@ -251,6 +295,36 @@ class Run:
 
     def snapshot(self) -> RunSnapshot:
         return self._client.wait(self._run.snapshot())
+
+    def awaits(self) -> tuple[Await, ...]:
+        """What this run, and those below it, ask people at the moment."""
+        return self._client.wait(self._run.awaits())
+
+    def approve(
+        self,
+        await_id: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        remember: bool | Mapping[str, Any] = False,
+    ) -> Answered:
+        """Allows the call that an await asks about, if need be with other arguments; see `AsyncRun.approve`."""
+        return self._client.wait(self._run.approve(await_id, args=args, remember=remember))
+
+    def deny(self, await_id: str, reason: str = "") -> Answered:
+        """Does not allow a call, or does not answer a question. The model reads the reason."""
+        return self._client.wait(self._run.deny(await_id, reason))
+
+    def answer(self, await_id: str, value: Any) -> Answered:
+        """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        return self._client.wait(self._run.answer(await_id, value))
+
+    def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
+        """Lets what is under way come to its end; nothing begins after it until the run is resumed."""
+        self._client.wait(self._run.pause(reason, labels=labels))
+
+    def resume(self, notes: str = "", *, messages: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        self._client.wait(self._run.resume(notes, messages=messages, labels=labels))
 
     def detach(self) -> None:
         """Stops following. The run goes on; its calls are no longer answered here."""

@@ -195,7 +195,7 @@ def _child_ended(head: ChildEnded, body: bytes) -> tuple[str, bytes]:
 def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
     asked = bodies.decode_await(body)
     payload: dict[str, Any] = {
-        "id": head.id,
+        "awaitId": head.id,
         "kind": head.kind,
         "question": asked.prompt,
         "name": asked.name,
@@ -213,7 +213,7 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
 
 def _await_closed(head: AwaitClosed, body: bytes) -> tuple[str, bytes]:
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
-    payload: dict[str, Any] = {"id": head.id, "outcome": head.outcome, "by": head.by, "reason": answer.reason}
+    payload: dict[str, Any] = {"awaitId": head.id, "outcome": head.outcome, "by": head.by, "reason": answer.reason}
     if head.digest:
         payload["digest"] = head.digest
     if answer.args is not UNSET:

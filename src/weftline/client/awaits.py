@@ -1,0 +1,141 @@
+"""People in runs: what is asked of them, and what they say."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct, field
+
+from weftline.client.http import Http
+from weftline.client.results import Page, decoded
+
+_PAGE = 200
+
+
+class Await(Struct, frozen=True, rename="camel"):
+    """A question of a run to a person that has no answer yet."""
+
+    id: str
+    run_id: str
+    kind: str
+    """`confirm`, `question`, `plan` or `doubt`: what became of a call that a crash cut off."""
+    question: str = ""
+    name: str = ""
+    """The tool's."""
+    args: dict[str, Any] = {}
+    """Exactly those that will run."""
+    call_id: str = field(default="", name="toolUseId")
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+    """Whether several of the options may be chosen."""
+    root_run_id: str = ""
+    """The run at the top, if the question is one of a subagent's."""
+    session_id: str | None = None
+    agent_id: str | None = None
+    run_name: str = ""
+    opened_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class Answered(Struct, frozen=True, rename="camel"):
+    """An answer that counts. `by` is who gave it, as the server's log has it."""
+
+    id: str
+    run_id: str
+    outcome: str
+    by: str = ""
+
+
+class _Awaits(Struct, rename="camel"):
+    awaits: tuple[Await, ...]
+    next_cursor: str | None = None
+
+
+class RunPeople:
+    """What people say to one run. See `AsyncClient.awaits` for what is asked by all runs."""
+
+    id: str
+    _http: Http
+
+    async def awaits(self) -> tuple[Await, ...]:
+        """What this run, and those below it, ask people at the moment."""
+        found: list[Await] = []
+        cursor: str | None = None
+        while True:
+            query = [("limit", str(_PAGE)), *([("cursor", cursor)] if cursor else [])]
+            page = decoded(await self._http.call("GET", f"{_path(self.id)}/awaits", query=query), _Awaits)
+            found += page.awaits
+            cursor = page.next_cursor
+            if cursor is None:
+                return tuple(found)
+
+    async def approve(
+        self,
+        await_id: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        remember: bool | Mapping[str, Any] = False,
+    ) -> Answered:
+        """Allows the call that an await asks about, if need be with other arguments.
+
+        Args:
+            await_id: The id of an `Await`, or of an `AwaitOpened` event of this run.
+            args: All arguments of the call, in place of those that were shown.
+            remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
+                arguments that they must have. A text that ends in `*` is the beginning of one.
+
+        Raises:
+            BadRequest: if it does not fit the question; the run goes on waiting.
+            Conflict: if somebody else was quicker, or it comes too late.
+            Forbidden: if that is for somebody else to say.
+            NotFound: if the run has not asked this.
+        """
+        said: dict[str, Any] = {"outcome": "approved"}
+        if args is not None:
+            said["args"] = dict(args)
+        if remember is not False:
+            said["remember"] = remember
+        return await answer(self._http, self.id, await_id, said)
+
+    async def deny(self, await_id: str, reason: str = "") -> Answered:
+        """Does not allow a call, or does not answer a question. The model reads the reason."""
+        return await answer(self._http, self.id, await_id, {"outcome": "denied", "reason": reason})
+
+    async def answer(self, await_id: str, value: Any) -> Answered:
+        """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        return await answer(self._http, self.id, await_id, {"outcome": "answered", "value": value})
+
+    async def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
+        """Lets what is under way come to its end; nothing begins after it until the run is resumed."""
+        await _post(self._http, f"{_path(self.id)}/pause", {"reason": reason, "labels": dict(labels or {})})
+
+    async def resume(
+        self, notes: str = "", *, messages: Sequence[str] = (), labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        said = {"notes": notes, "messages": list(messages), "labels": dict(labels or {})}
+        await _post(self._http, f"{_path(self.id)}/resume", said)
+
+
+async def answer(http: Http, run_id: str, await_id: str, said: Mapping[str, Any]) -> Answered:
+    path = f"{_path(run_id)}/awaits/{quote(await_id, safe='')}"
+    # So that an answer whose response got lost can be sent again.
+    return decoded(await _post(http, path, said, idempotency_key=secrets.token_urlsafe(18)), Answered)
+
+
+async def inbox(http: Http, query: Sequence[tuple[str, str]]) -> Page[Await]:
+    page = decoded(await http.call("GET", "/awaits", query=query), _Awaits)
+    return Page(page.awaits, page.next_cursor)
+
+
+async def _post(http: Http, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> bytes:
+    return await http.call("POST", path, body=msgspec.json.encode(body), idempotency_key=idempotency_key)
+
+
+def _path(run_id: str) -> str:
+    return f"/agent-runs/{quote(run_id, safe='')}"
