@@ -61,13 +61,18 @@ async def answered(*reads: Sequence[Chunk]) -> Assembler:
     return await collect(DiscreetProvider(Parrot(*reads), [KEY]), ModelRequest("m", [User.of("hi")]))
 
 
+async def fed(assembler: Assembler, provider: DiscreetProvider) -> None:
+    async for chunks in provider.stream(ModelRequest("m", [])):
+        assembler.feed(chunks)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 40])
 async def test_a_key_is_blacked_out_of_text_and_thinking_however_it_is_cut(size: int) -> None:
     said = f"my key: {KEY}, really {KEY[:4]}"
     pieces = [said[at : at + size] for at in range(0, len(said), size)]
     shown = f"my key: {REDACTED}, really {KEY[:4]}"
     answer = await answered(
-        [ThinkingDelta(piece) for piece in pieces], *[[TextDelta(one)] for one in pieces], [Finish("x")]
+        [ThinkingDelta(piece) for piece in pieces], *[[TextDelta(piece)] for piece in pieces], [Finish("x")]
     )
     thinking, text = answer.message().parts
     assert isinstance(thinking, Thinking) and isinstance(text, Text) and thinking.text == text.text == shown
@@ -94,8 +99,7 @@ async def test_what_is_held_when_an_answer_breaks_off_is_shown_unless_it_is_most
         assembler = Assembler("parrot")
         stream = DiscreetProvider(Parrot([TextDelta(f"x {end}")], error=ProviderError("server", "gone")), [KEY])
         with pytest.raises(ProviderError):
-            async for chunks in stream.stream(ModelRequest("m", [])):
-                assembler.feed(chunks)
+            await fed(assembler, stream)
         assert assembler.text == f"x {shown}"
 
 
