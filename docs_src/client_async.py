@@ -6,7 +6,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from weftline.client import AsyncClient, DeadlineExceeded, LocalToolCall, ToolContext, tool
+from weftline.client import AsyncClient, DeadlineExceeded, ToolContext, tool
+from weftline.events import CallOpened, RunEnded
 from weftline.testing import ServerProcess
 
 SCRIPTS = {
@@ -40,7 +41,7 @@ async def handed_over(client: AsyncClient) -> None:
         print((await taken_up.result()).text)
 
     async with await client.attach(run.id, dispatch=False) as watched:
-        calls = [event async for event in watched if isinstance(event, LocalToolCall)]
+        calls = [event async for event in watched if isinstance(event, CallOpened)]
         print("calls seen:", len(calls))
 
 
@@ -48,8 +49,8 @@ async def conversation(client: AsyncClient) -> None:
     async with await client.create_session(model_id="scripted:echo") as session:
         await session.send("one")
         async for event in session.stream("two"):
-            if event.type == "result":
-                print(event.data["text"])
+            if isinstance(event, RunEnded):
+                print(event.text)
         print(len(await session.history()), "messages,", session.usage.turns, "turns")
 
 

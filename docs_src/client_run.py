@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from weftline.client import ApiError, AssistantDelta, Attachment, Client, RunFailed, ToolError, tool
+from weftline.client import ApiError, Attachment, Client, RunFailed, ToolError, tool
+from weftline.events import TextDelta
 from weftline.testing import ServerProcess
 
 SCRIPTS = {
@@ -54,7 +55,7 @@ def follow(client: Client) -> None:
     with client.start("How is the weather in Oslo?", model_id="scripted:weather", tools=[weather]) as run:
         print("following", run.id)
         for event in run:
-            if isinstance(event, AssistantDelta):
+            if isinstance(event, TextDelta):
                 print(event.text, end="")
         print()
 

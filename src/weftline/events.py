@@ -179,11 +179,15 @@ class FinalForced(Event, frozen=True):
 
 
 class RunPaused(Event, frozen=True):
+    """Nothing more begins until the run is resumed. `by` is who asked for that."""
+
     reason: str = ""
     by: str = ""
 
 
 class RunResumed(Event, frozen=True):
+    """The run goes on. `notes` and `by` are those of whoever resumed it."""
+
     notes: str = ""
     by: str = ""
 

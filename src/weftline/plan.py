@@ -140,13 +140,29 @@ class _Version(Struct):
     v: int
 
 
+class _Agent(Struct):
+    name: str = ""
+    agent_id: str | None = None
+    code: str | None = None
+    path: tuple[str, ...] = ()
+
+
 _encode = Encoder().encode
+_decode_agent = Decoder(_Agent).decode
 _decode_version = Decoder(_Version).decode
 _decode_plan = Decoder(RunPlan).decode
 
 
 decode_outline = Decoder(PlanOutline).decode
 """Reads a plan of any version; raises `msgspec.DecodeError` for what is not one."""
+
+
+def agent_of(stored: bytes | Raw) -> str | None:
+    """The name of the agent whose plan it is, if it has one."""
+    plan = _decode_agent(stored)
+    if plan.path:
+        return plan.name
+    return plan.code or (plan.name if plan.agent_id is not None else None)
 
 
 def encode_plan(plan: RunPlan) -> bytes:

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, plan
-from weftline.cli.events import events_of, live_events, stored_events
-from weftline.client.events import parse_event
+from weftline.cli.events import frames_of, live_frames, stored_frames
+from weftline.client.events import parse_frame
 from weftline.errors import StoreError
 from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
@@ -44,11 +44,11 @@ async def log_of_a_run() -> tuple[MemoryDisk, str]:
     async with engine_on(MoodyStore(disk), SCRIPTS, tools={"work": work})[0] as it:
         space = await it.workspace("acme")
         run_id = await it.create(space, plan("work", ServerRef("work")))
-        live = [event async for event in live_events(it, 1, run_id)]
+        live = [frame async for frame in live_frames(it, 1, run_id)]
         assert (await ended(it, run_id, space)).status == "succeeded"
-        assert [event async for event in stored_events(MoodyStore(disk).log, 1, run_id)] == live
-        later = [event for event in live if event.seq > 3]
-        assert [event async for event in stored_events(MoodyStore(disk).log, 1, run_id, after=3)] == later
+        assert [frame async for frame in stored_frames(MoodyStore(disk).log, 1, run_id)] == live
+        later = [frame for frame in live if frame.seq > 3]
+        assert [frame async for frame in stored_frames(MoodyStore(disk).log, 1, run_id, after=3)] == later
     return disk, run_id
 
 
@@ -79,9 +79,9 @@ class Once:
 async def test_events_in_this_process_are_those_of_the_stream() -> None:
     disk, run_id = await log_of_a_run()
     batch = batch_of(run_id, disk.runs[1].items)
-    streamed = [parse_event(frame, run_id=run_id) for frame in SseParser().feed(sse_frames(batch))]
-    assert list(events_of(batch)) == streamed
-    assert {event.type for event in streamed} >= {
+    streamed = [parse_frame(sent, run_id=run_id) for sent in SseParser().feed(sse_frames(batch))]
+    assert list(frames_of(batch)) == streamed
+    assert {frame.type for frame in streamed} >= {
         *("started", "assistant_delta", "assistant_message", "tool_call"),
         *("tool_progress", "tool_result", "result"),
     }
@@ -92,7 +92,7 @@ async def test_an_entry_of_newer_code_hides_no_other() -> None:
     items = spoiled(disk.runs[1].items, "turn.completed", head=b'{"type":"turn.completed"}')
     items = spoiled(items, "note.tool_progress", kind="note.unknown")
     batch = batch_of(run_id, items, newer=True)
-    shown = [event.type for event in events_of(batch)]
+    shown = [frame.type for frame in frames_of(batch)]
     assert not {"assistant_message", "tool_progress"} & set(shown) and shown[-1] == "result"
     assert sse_frames(batch).count(b"event: ") == len(shown)
     happened = [event.what async for event in following.events_of(Once(batch))]
@@ -117,11 +117,11 @@ async def test_the_events_of_a_damaged_log_end_where_it_cannot_be_read(kind: str
     first = next(item for item in batch.items if item.kind == kind)
     shown: list[int] = []
     with pytest.raises(StoreError, match=f"entry {first.seq} cannot be read") as refused:
-        shown.extend(event.seq for event in events_of(batch))
+        shown.extend(frame.seq for frame in frames_of(batch))
     assert refused.value.code == "log_damaged" and all(seq < first.seq for seq in shown)
     with pytest.raises(DamagedLog) as stopped:
         sse_frames(batch)
-    *_, last = [parse_event(frame, run_id=run_id) for frame in SseParser().feed(stopped.value.frames)]
+    *_, last = [parse_frame(sent, run_id=run_id) for sent in SseParser().feed(stopped.value.frames)]
     assert (last.type, last.seq) == ("error", first.last_seq)
     with pytest.raises(StoreError, match="cannot be read"):
         async for _ in following.events_of(Once(batch)):

@@ -21,7 +21,7 @@ from commands import weftline
 from weftline.cli.output import show_all
 from weftline.cli.screen import Screen
 from weftline.cli.terminal import clean, on_one_line, show_table
-from weftline.client.events import event_of
+from weftline.client.events import frame_of
 from weftline.store import open_store
 from weftline.suggestions import did_you_mean
 from weftline.testing import ServerProcess
@@ -129,7 +129,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_that_is_a_refusal_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     end = {"subtype": "success", "text": "I cannot help.", "finishReason": "refusal"}
-    assert Screen(as_json=False).show(event_of("result", end, run_id="run_1", seq=1)) == 0
+    assert Screen(as_json=False).show(frame_of("result", end, run_id="run_1", seq=1)) == 0
     out, err = capsys.readouterr()
     assert out == "I cannot help.\n" and "would not answer" in err
 
@@ -171,7 +171,7 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
             },
         ),
     ]
-    codes = [screen.show(event_of(kind, data, run_id="run_1", seq=at)) for at, (kind, data) in enumerate(shown)]
+    codes = [screen.show(frame_of(kind, data, run_id="run_1", seq=at)) for at, (kind, data) in enumerate(shown)]
     out, err = capsys.readouterr()
     assert codes == [None] * (len(shown) - 1) + [0]
     assert out == "let me [2Jsee\n5\n"
@@ -198,10 +198,10 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
 def test_every_end_has_words_and_an_exit_code(
     kind: str, data: dict[str, str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    event = event_of(kind, data, run_id="run_1", seq=1)
-    assert Screen(as_json=False).show(event) == code
+    frame = frame_of(kind, data, run_id="run_1", seq=1)
+    assert Screen(as_json=False).show(frame) == code
     assert capsys.readouterr() == ("", f"weftline: {says}\n")
-    assert Screen(as_json=True).show(event) == code
+    assert Screen(as_json=True).show(frame) == code
     assert json.loads(capsys.readouterr().out) == {"runId": "run_1", "seq": 1, "type": kind, "data": data}
 
 

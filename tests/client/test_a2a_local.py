@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from weftline.client import AsyncClient, Client, InvalidSpec, LocalToolCall, NetworkError, RunCancelled, local_a2a
+from weftline.client import AsyncClient, Client, InvalidSpec, NetworkError, RunCancelled, local_a2a
 
 from .stand_in import StandIn, reply
 
@@ -62,8 +62,8 @@ async def test_the_card_is_fetched_here_and_the_calls_go_out_from_here(client: A
     ref = (await run.snapshot()).spec["tools"][0]
     assert (ref["kind"], ref["agentCard"]["x-extra"]) == ("a2a_local", {"kept": [1, 2.5]})
     assert "for-the-peer" not in str(ref)
-    call = next(event for event in result.events if isinstance(event, LocalToolCall))
-    assert call.agent_card == ref["agentCard"]
+    call = next(frame for frame in result.frames if frame.type == "local_tool_call")
+    assert call.data["agentCard"] == ref["agentCard"]
     assert [one.headers["User-Agent"].split("/")[0] for one in stand_in.asked] == ["weftline-python"] * 3
     assert {one.headers["Authorization"] for one in stand_in.asked} == {"Bearer for-the-peer"}
     first, second = (one.json["params"]["message"] for one in stand_in.to("POST", "/rpc"))

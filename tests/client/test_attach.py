@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from msgspec.json import decode, encode
 
-from weftline.client import AsyncClient, Client, LocalToolCall, tool
+from weftline.client import AsyncClient, Client, tool
+from weftline.events import CallOpened
 
 
 @tool
@@ -57,7 +58,7 @@ async def test_an_observer_runs_nothing_and_cancels_nothing(client: AsyncClient)
 
     async with await client.attach(run_id, tools=[counted], dispatch=False) as watched:
         async for event in watched:
-            if isinstance(event, LocalToolCall):
+            if isinstance(event, CallOpened):
                 break
     assert (await client.get_run(run_id)).status == "running"
     assert called == []
@@ -81,7 +82,7 @@ async def test_an_open_call_from_before_the_cursor_is_answered(client: AsyncClie
     run_id = await orphan(client)
     async with await client.attach(run_id, dispatch=False) as watched:
         async for event in watched:
-            if isinstance(event, LocalToolCall):
+            if isinstance(event, CallOpened):
                 break
     async with await client.attach(run_id, tools=[lookup], last_seq=watched.last_seq) as run:
         result = await run.result()

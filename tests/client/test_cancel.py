@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from weftline.client import AsyncClient, Client, DeadlineExceeded, Event, RunCancelled
+from weftline.client import AsyncClient, Client, ClientEvent, DeadlineExceeded, RunCancelled
 from weftline.testing import ServerProcess
 
 from .stand_in import StandIn, hybrid, reply, stream, success, when
@@ -46,7 +46,7 @@ async def test_a_timeout_around_a_run_cancels_it(client: AsyncClient) -> None:
     begun: list[str] = []
     limit = asyncio.timeout(None)
 
-    def time_is_over(event: Event) -> None:
+    def time_is_over(event: ClientEvent) -> None:
         begun.append(event.run_id)
         limit.reschedule(0)
 

@@ -10,17 +10,15 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from weftline import prompts
 from weftline.client import (
-    AssistantDelta,
     AsyncClient,
     BadRequest,
     Client,
     InvalidSpec,
-    LocalToolResultIn,
-    ToolBudgetExceeded,
     ToolContext,
     ToolError,
     tool,
 )
+from weftline.events import BudgetExceeded, CallFinished, TextDelta
 
 from .stand_in import StandIn, hybrid, stream, success, when
 
@@ -300,7 +298,7 @@ async def test_a_blocking_handler_does_not_stall_the_stream(client: AsyncClient)
 
     async def follow() -> None:
         async for event in run:
-            if isinstance(event, LocalToolResultIn) and event.output == "quick":
+            if isinstance(event, CallFinished) and event.result == "quick":
                 quick_was_answered.set()
 
     run = await client.start("hi", model_id="scripted:both", tools=[slow, quick])
@@ -370,7 +368,7 @@ async def test_a_tool_budget_does_not_end_the_run(client: AsyncClient) -> None:
     result = await client.run(
         "hi", model_id="scripted:budget", tools=[lookup], tool_budgets={"lookup": {"maxCalls": 1}}
     )
-    exceeded = [event for event in result.events if isinstance(event, ToolBudgetExceeded)]
+    exceeded = [event for event in result.events if isinstance(event, BudgetExceeded)]
     assert [(event.tool, event.max_calls, event.call_index) for event in exceeded] == [("lookup", 1, 2)]
     assert result.text == "enough"
-    assert any(isinstance(event, AssistantDelta) for event in result.events)
+    assert any(isinstance(event, TextDelta) for event in result.events)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.client import AsyncClient, LocalToolCall, LoopDetected, ToolBudgetExceeded, ToolResult, UnknownEvent
+from weftline.client import AsyncClient
+from weftline.events import BudgetExceeded, CallFinished, CallOpened, LoopDetected, RunStarted, UnknownEvent
 from weftline.net.sse import SseParser
 
 from .stand_in import StandIn, flat, hybrid, nested, stream, success, unnamed
@@ -29,7 +30,7 @@ async def test_every_shape_of_body_is_read(
         ),
     )
     result = await to_stand_in.run("hi")
-    assert [event.type for event in result.events] == [
+    assert [frame.type for frame in result.frames] == [
         "started",
         "loop_detected",
         "tool_budget_exceeded",
@@ -38,11 +39,11 @@ async def test_every_shape_of_body_is_read(
     ]
     _, loop, budget, told, _ = result.events
     assert isinstance(loop, LoopDetected)
-    assert (loop.consecutive_count, loop.hard_cutoff, loop.tools) == (3, False, ("a",))
-    assert isinstance(budget, ToolBudgetExceeded)
+    assert (loop.count, loop.hard, loop.tools) == (3, False, ("a",))
+    assert isinstance(budget, BudgetExceeded)
     assert (budget.tool, budget.max_calls, budget.call_index) == ("a", 1, 2)
-    assert isinstance(told, ToolResult)
-    assert (told.ok, told.summary) == (False, "s")
+    assert isinstance(told, CallFinished)
+    assert (told.call_id, told.ok, told.result, told.how) == ("u", False, "s", "failed")
     assert {event.run_id for event in result.events} == {"run_1"}
     assert result.text == "done"
 
@@ -54,7 +55,7 @@ async def test_events_of_unknown_types_pass_through(to_stand_in: AsyncClient, st
     first, second, _ = (await to_stand_in.run("hi")).events
     assert isinstance(first, UnknownEvent)
     assert (first.type, first.seq, first.data) == ("from_the_future", 1, payload)
-    assert second.type == "started"
+    assert isinstance(second, RunStarted)
 
 
 async def test_a_known_type_of_an_unknown_shape_passes_through_too(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
@@ -67,8 +68,8 @@ async def test_a_known_type_of_an_unknown_shape_passes_through_too(to_stand_in: 
 async def test_the_arguments_of_a_call_may_be_named_input(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     stand_in.run("run_1", stream(flat(1, "local_tool_call", toolUseId="u", name="x", input={"a": 1}), success(2)))
     first, _ = (await to_stand_in.run("hi")).events
-    assert isinstance(first, LocalToolCall)
-    assert first.args == {"a": 1}
+    assert isinstance(first, CallOpened)
+    assert (first.args, first.client) == ({"a": 1}, "local")
 
 
 async def test_lines_may_end_in_any_way(to_stand_in: AsyncClient, stand_in: StandIn) -> None:

@@ -15,12 +15,12 @@ from weftline.client import (
     AsyncClient,
     Client,
     InvalidSpec,
-    LocalToolCall,
     NetworkError,
     ToolContext,
     ToolError,
     local_mcp,
 )
+from weftline.client.events import OfferedCall
 from weftline.client.mcp import LocalMcp, model_name
 from weftline.client.workers import HandlerWorkers
 
@@ -124,8 +124,11 @@ async def test_the_async_client_ships_and_calls_a_stdio_server(client: AsyncClie
     assert ref["tools"][0]["description"] == "Weather of a city"
     assert ref["tools"][0]["inputSchema"]["required"] == ["city"]
     assert ref["tools"][0]["annotations"] == {"readOnlyHint": True}
-    calls = [event for event in result.events if isinstance(event, LocalToolCall)]
-    assert {(call.mcp_server, call.mcp_tool_name) for call in calls} == {("station", "get_weather"), ("station", "add")}
+    calls = [frame.data for frame in result.frames if frame.type == "local_tool_call"]
+    assert {(call["mcpServer"], call["mcpToolName"]) for call in calls} == {
+        ("station", "get_weather"),
+        ("station", "add"),
+    }
 
 
 @pytest.mark.requirement("wire.client.mcp_local")
@@ -207,7 +210,7 @@ async def test_a_server_that_crashed_is_started_again_for_the_next_call(station:
     context, workers = ToolContext(run_id="r", tool_use_id="t", name="x"), HandlerWorkers(1)
 
     async def called(name: str, **args: int) -> str:
-        handler = station.handler(LocalToolCall(name=name, kind="mcp_local", mcp_server="station"))
+        handler = station.handler(OfferedCall(name=name, kind="mcp_local", mcp_server="station"))
         assert handler is not None
         try:
             return await handler(args, context, workers)

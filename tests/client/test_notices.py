@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from weftline.client import AsyncClient, CallName, Client, RunCancelled, tool
+from weftline.events import CallOpened
 
 SLIP = {"maxToolTruns": 3}
 
@@ -62,7 +63,7 @@ async def test_where_warnings_are_errors_no_run_is_left_behind(client: AsyncClie
 async def test_a_cancel_tells_what_it_stopped_and_the_snapshot_keeps_it(client: AsyncClient) -> None:
     async with await client.start("hi", model_id="scripted:lookup", tools=[lookup]) as run:
         async for event in run.events(raise_on_failure=False):
-            if event.type == "local_tool_call":
+            if isinstance(event, CallOpened):
                 break
         receipt = await run.cancel()
         with pytest.raises(RunCancelled) as cancelled:

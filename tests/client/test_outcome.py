@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from weftline.client import AsyncClient, Client, Event, NetworkError, RunCancelled, RunFailed, Tokens, tool
+from weftline.client import AsyncClient, Client, ClientEvent, NetworkError, RunCancelled, RunFailed, Tokens, tool
+from weftline.events import RunEnded
 
 from .stand_in import USAGE, StandIn, hybrid, stream, success
 
@@ -83,7 +84,7 @@ async def test_partial_text_is_never_the_answer(client: AsyncClient) -> None:
 
 @pytest.mark.requirement("wire.client.outcome")
 async def test_iterating_surfaces_the_failure_after_the_last_event(client: AsyncClient) -> None:
-    seen: list[Event] = []
+    seen: list[ClientEvent] = []
 
     async def read() -> None:
         async for event in client.stream("hi", model_id="scripted:refused"):
@@ -91,10 +92,11 @@ async def test_iterating_surfaces_the_failure_after_the_last_event(client: Async
 
     with pytest.raises(RunFailed) as caught:
         await read()
-    assert seen[-1].type == "error"
+    assert isinstance(seen[-1], RunEnded)
+    assert (seen[-1].status, seen[-1].code) == ("failed", "auth")
     assert (caught.value.error_class, caught.value.retryable) == ("auth", False)
     run = await client.start("hi", model_id="scripted:refused")
-    assert [event.type async for event in run.events(raise_on_failure=False)][-1] == "error"
+    assert [frame.type async for frame in run.frames(raise_on_failure=False)][-1] == "error"
 
 
 @pytest.mark.requirement("wire.client.outcome")
@@ -104,7 +106,7 @@ def test_the_sync_client_raises_the_same(sync_client: Client) -> None:
     with pytest.raises(RunFailed):
         list(sync_client.stream("hi", model_id="scripted:refused"))
     run = sync_client.start("hi", model_id="scripted:refused")
-    assert [event.type for event in run.events(raise_on_failure=False)][-1] == "error"
+    assert [frame.type for frame in run.frames(raise_on_failure=False)][-1] == "error"
 
 
 @pytest.mark.requirement("wire.client.outcome")
@@ -140,11 +142,11 @@ async def test_text_comes_in_pieces(client: AsyncClient) -> None:
 
 
 async def test_a_callback_sees_every_event_and_its_faults_harm_nothing(client: AsyncClient) -> None:
-    seen: list[str] = []
+    seen: list[ClientEvent] = []
 
-    def note(event: Event) -> None:
-        seen.append(event.type)
+    def note(event: ClientEvent) -> None:
+        seen.append(event)
         raise ValueError("a fault of the callback")
 
     result = await client.run("hi", model_id="scripted:hello", on_event=note)
-    assert seen == [event.type for event in result.events]
+    assert tuple(seen) == result.events

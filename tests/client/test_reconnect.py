@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline.client import AssistantDelta, AsyncClient, Client, NetworkError, NotFound, Retry, ServerError, tool
+from weftline.client import AsyncClient, Client, NetworkError, NotFound, Retry, ServerError, tool
+from weftline.events import TextDelta
 from weftline.testing import ServerProcess
 
 from .conftest import SCRIPTS
@@ -134,7 +135,7 @@ def test_the_sync_client_reconnects_too(stand_in: StandIn) -> None:
     with Client(api_key="key", workspace="acme", base_url=stand_in.url, retry=Retry(first_s=0.01)) as client:
         events = list(client.stream("hi"))
     assert [event.seq for event in events] == [1, 2, 3]
-    assert [event.text for event in events if isinstance(event, AssistantDelta)] == ["1", "2"]
+    assert [event.text for event in events if isinstance(event, TextDelta)] == ["1", "2"]
 
 
 async def test_many_readers_of_one_handle_see_the_same(client: AsyncClient) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from weftline.client import AsyncClient, Client, Conflict, tool
+from weftline.events import CallFinished, RunEnded
 
 
 @tool
@@ -31,8 +32,8 @@ async def test_a_session_remembers_and_ends_with_its_context(client: AsyncClient
 async def test_the_tools_of_a_session_answer_its_runs(client: AsyncClient) -> None:
     async with await client.create_session(model_id="scripted:lookup", tools=[lookup]) as session:
         assert (await session.send("hi")).text == "It is aa."
-        events = [event.type async for event in session.stream("again")]
-        assert events.count("local_tool_result_in") == 1
+        events = [event async for event in session.stream("again")]
+        assert [event.how for event in events if isinstance(event, CallFinished)] == ["returned"]
 
 
 async def test_a_message_may_bring_its_own_tools(client: AsyncClient) -> None:
@@ -71,6 +72,6 @@ def test_the_sync_session_works_the_same_from_many_threads(sync_client: Client) 
     ):
         futures = [pool.submit(session.send, str(number)) for number in range(4)]
         assert [future.result().text for future in futures] == ["It is aa."] * 4
-        assert [event.type for event in session.stream("hi")][-1] == "result"
+        assert isinstance(list(session.stream("hi"))[-1], RunEnded)
         assert len(session.history()) == 10
     assert sync_client.get_session(session.id).status == "ended"

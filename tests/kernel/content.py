@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     FinalForced,
     LoopDetected,
     MessageQueued,
+    MessagesTaken,
     OutputRejected,
     ResultsOverBudget,
     RunCreated,
@@ -57,12 +58,17 @@ class Content:
                 return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))
             case MessageQueued():
                 return bodies.encode(User.of(f"Message {head.id}"))
+            case MessagesTaken():
+                return bodies.encode(bodies.TakenBody(tuple([f"Message {id}" for id in head.ids])))
             case ChildEnded():
                 return bodies.encode(bodies.EndedBody(text=f"It has {head.status}."))
             case RunEnded():
                 if head.status == "succeeded":
                     return bodies.encode(bodies.EndedBody(text=self.turn.message.text))
-                return bodies.encode(bodies.EndedBody(error=text or f"It ended with {head.code}."))
+                if head.status == "cancelled":
+                    return b"{}"
+                partial = self.turn.message.text if head.code in ("truncation", "invalid_output") else None
+                return bodies.encode(bodies.EndedBody("", text or f"It ended with {head.code}.", partial))
             case _:
                 return b""
 

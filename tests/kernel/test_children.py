@@ -27,7 +27,7 @@ def test_a_call_begins_with_its_child_waits_for_its_end_and_then_has_its_result(
     world.reply(call("ask"))
     assert world.running == [StartChild(0, 0)]
     assert world.child_made(StartChild(0, 0))
-    assert world.heads(CallStarted) == [CallStarted(0, 0, 1, child="run-0-0")]
+    assert world.heads(CallStarted) == [CallStarted(0, 0, 1, child="run-0-0", id="c0.0", name="ask")]
     assert (world.running, decide(world.state)) == ([], Decision())
     assert world.state.open_children == ["run-0-0"]
     assert not world.state.in_flight

@@ -344,11 +344,14 @@ class World:
         self.running.remove(command)
         if fails:
             return self.offer(self.closing(command.index, how="failed"), attempt=1)
-        return self.offer(CallStarted(command.turn, command.index, 1, child=f"run-{command.turn}-{command.index}"))
+        turn, index = command.turn, command.index
+        return self.offer(CallStarted(turn, index, 1, child=f"run-{turn}-{index}", id=f"c{turn}.{index}", name="ask"))
 
     def child_ends(self, index: int, status: Literal["succeeded", "failed", "cancelled"] = "succeeded") -> bool:
         usage = Usage(input=3, output=2)
-        return self.offer(ChildEnded(self.state.turn - 1, index, status, usage=usage, cost_nusd=7))
+        turn = self.state.turn - 1
+        end = ChildEnded(turn, index, status, usage=usage, cost_nusd=7)
+        return self.offer(replace(end, child=f"run-{turn}-{index}", id=f"c{turn}.{index}", name="ask"))
 
     def child_finished(self, command: FinishChild) -> bool:
         self.running.remove(command)

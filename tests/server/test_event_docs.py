@@ -8,11 +8,10 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS
 from weftline.server.routes import health, models, root, runs, sessions, workspaces
 from weftline.wire import events
 
-from .kit import Api, Frame, Json, local_tool, parse_frame
+from .kit import Api, Frame, Json, local_tool
 from .test_client_tools import PARAMETERS
 
 SECTION = re.compile(r"^### `(\w+)`$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
@@ -29,13 +28,8 @@ def documented(root: Path) -> dict[str, set[str]]:
 
 
 def produced() -> set[str]:
-    """Every event type that the projection can name: those of deltas, and the others as its source has them."""
-    deltas = [
-        events.delta_frames(1, kind, b'{"text":"x"}', after=0, upto=1)[0] for kind in (TEXT_DELTA, THINKING_DELTA)
-    ]
-    note = b'{"call":"c","name":"n","progress":1}'
-    deltas += events.delta_frames(1, TOOL_PROGRESS, note, after=0, upto=1)
-    found = {parse_frame(frame.strip().encode()).type for frame in deltas}
+    """Every event type that the projection can name: those of observations, and the others as its source has them."""
+    found = set(events.OBSERVED.values())
     for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
         value: ast.expr | None = None
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
@@ -87,7 +81,15 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
             seen[frame.type] |= frame.payload.keys()
     undocumented = {kind: fields - page[kind] for kind, fields in seen.items() if fields - page[kind]}
     assert undocumented == {}
-    assert seen.keys() == page.keys() - {"run_paused", "run_resumed", "tool_progress"}
+    assert seen.keys() == page.keys() - {
+        "run_paused",
+        "run_resumed",
+        "tool_progress",
+        "note",
+        "messages_taken",
+        "child_started",
+        "child_ended",
+    }
 
 
 def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_health(project_root: Path) -> None:

@@ -61,7 +61,7 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
         "toolCalls": [{"id": use, "name": "echo", "input": {"text": "said"}}],
     }
     args = {"text": "said"}
-    assert call.payload == {"toolUseId": use, "name": "echo", "input": args, "args": args}
+    assert call.payload == {"toolUseId": use, "name": "echo", "input": args, "args": args, "turn": 0}
     assert result.payload == {
         "toolUseId": use,
         "name": "echo",
@@ -70,6 +70,7 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
         "result": "echo said",
         "args": args,
         "phase": "end",
+        "how": "returned",
     }
     assert frames[-1]["turns"] == 2 and frames[-1]["text"] == "heard echo said"
 
@@ -210,7 +211,7 @@ async def test_a_client_that_does_not_answer_in_time_ends_the_run(api: Api) -> N
     assert types(frames) == ["started", "assistant_message", "local_tool_call", "local_tool_result_in", "result"]
     use = frames[2]["toolUseId"]
     said = "Timed out waiting for local tool result"
-    assert frames[3].payload == {"toolUseId": use, "error": said}
+    assert frames[3].payload == {"toolUseId": use, "name": "lookup", "error": said, "how": "timeout"}
     end = frames[-1]
     assert (end["subtype"], end["ok"], end["code"], end["errorClass"]) == (
         "error_local_tool_timeout",
@@ -231,7 +232,8 @@ async def test_a_run_may_ask_to_go_on_after_a_client_was_too_slow(api: Api) -> N
     async with api.stream(run) as stream:
         first = await stream.until("local_tool_call")
         late = await stream.until("local_tool_result_in")
-        assert late.payload == {"toolUseId": first["toolUseId"], "error": "Timed out waiting for local tool result"}
+        assert (late["toolUseId"], late["how"]) == (first["toolUseId"], "timeout")
+        assert late["error"] == "Timed out waiting for local tool result"
         refused = await api.answer(run, first["toolUseId"], result="late")
         assert (refused.status, refused.json["code"]) in ((404, "unknown_tool_use"), (409, "run_terminal"))
         frames = await stream.rest()

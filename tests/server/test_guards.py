@@ -23,6 +23,7 @@ async def test_a_model_that_repeats_itself_is_nudged_at_three_and_stopped_at_six
         "loop_detected",
         *SKIPPED * 3,
         "loop_detected",
+        "final_forced",
         "assistant_message",
         "result",
     ]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from commands import weftline
-from weftline.client import AssistantDelta, CallName, Client, ToolCall, ToolResult, server_tool
+from weftline.client import CallName, Client, server_tool
+from weftline.events import CallFinished, CallOpened, TextDelta
 from weftline.testing import ServerProcess
 
 from .kit import logged
@@ -41,23 +42,24 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
         key = server.create_key("acme")
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             run = client.start("hi", model_id="scripted:pays", tools=[server_tool("pay")])
-            call = next(event for event in run if isinstance(event, ToolCall))
+            call = next(event for event in run if isinstance(event, CallOpened))
             harmless = client.run("hi", model_id="scripted:hello").run_id
             assert client.get_run(run.id).in_doubt == ()
             server.kill()
             server.start()
             seen = client.attach(run.id)
-            result: ToolResult | None = None
-            for event in seen:
-                if isinstance(event, ToolResult):
-                    result = event
-                elif isinstance(event, AssistantDelta):
+            result: CallFinished | None = None
+            for frame in seen.frames():
+                if isinstance(frame.event, CallFinished):
+                    result = frame.event
+                    assert frame.data["inDoubt"] is True
+                elif isinstance(frame.event, TextDelta):
                     break
-            assert result is not None and result.in_doubt and result.ok is False
-            assert result.data["inDoubt"] is True and result.tool_use_id == call.tool_use_id
+            assert result is not None and result.how == "in_doubt" and not result.ok
+            assert result.call_id == call.call_id
 
             # While the run goes on, and after its end.
-            doubted = (CallName(call.tool_use_id, "pay"),)
+            doubted = (CallName(call.call_id, "pay"),)
             going_on = client.get_run(run.id)
             assert (going_on.status, going_on.in_doubt) == ("running", doubted)
             client.cancel_run(run.id)
@@ -66,7 +68,7 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
             seen.detach()
             run.detach()
 
-        assert len(asyncio.run(logged(server, "is in doubt", run.id, "pay", call.tool_use_id))) == 1
+        assert len(asyncio.run(logged(server, "is in doubt", run.id, "pay", call.call_id))) == 1
         environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
         for options, env in ((("--db", str(server.db)), {}), ((), environment)):
             assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]
@@ -74,6 +76,6 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
 
         shown = weftline("runs", "show", run.id, "--db", str(server.db))
         (line,) = [line for line in shown.out.splitlines() if line.startswith("in doubt")]
-        assert "pay" in line and call.tool_use_id in line
+        assert "pay" in line and call.call_id in line
         as_json = json.loads(weftline("runs", "show", run.id, "--db", str(server.db), "--json").out)
-        assert as_json["inDoubt"] == [{"toolUseId": call.tool_use_id, "name": "pay"}]
+        assert as_json["inDoubt"] == [{"toolUseId": call.call_id, "name": "pay"}]

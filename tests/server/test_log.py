@@ -15,6 +15,7 @@ import pytest
 from commands import weftline
 from weftline import __version__
 from weftline.client import Client, RunFailed, server_tool
+from weftline.events import RunStarted
 from weftline.testing import ServerProcess
 
 SCRIPTS: dict[str, Any] = {
@@ -102,7 +103,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             with refused.value:
                 request = refused.value.headers["X-Request-Id"]
             left = client.start("hi", model_id="scripted:stuck")
-            assert next(iter(left)).type == "started"
+            assert isinstance(next(iter(left)), RunStarted)
             server.kill()
             left.detach()
         first = log_of(server)

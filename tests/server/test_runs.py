@@ -305,6 +305,6 @@ async def test_an_output_schema_is_stored_verbatim_and_its_answer_is_text(api: A
 
 async def test_an_answer_that_never_fits_the_output_schema_fails_with_its_text(api: Api) -> None:
     frames = await api.play("hello", outputSchema={"schema": {"type": "object"}})
-    assert types(frames) == ["started", "assistant_message", "assistant_message", "error"]
+    assert types(frames) == ["started", "assistant_message", "output_rejected", "assistant_message", "error"]
     assert frames[-1]["code"] == "invalid_output" and frames[-1]["partialText"] == "Hello wörld"
     assert of_type(frames, "assistant_message")[1]["turn"] == 1

@@ -52,8 +52,9 @@ async def test_an_answer_goes_to_the_model_and_shows_on_the_stream_once(api: Api
         "assistant_message",
         "result",
     ]
-    assert frames[2].payload == {"toolUseId": call, "name": "lookup", "args": {"q": "one"}, "kind": "local"}
-    assert frames[3].payload == {"toolUseId": call, "output": "forty-two", "result": "forty-two"}
+    named = {"toolUseId": call, "name": "lookup"}
+    assert frames[2].payload == {**named, "args": {"q": "one"}, "kind": "local", "turn": 0}
+    assert frames[3].payload == {**named, "output": "forty-two", "result": "forty-two", "how": "returned"}
     assert frames[-1]["text"] == "found forty-two"
     assert [frame.raw for frame in await api.events(run)] == [frame.raw for frame in frames]
 
@@ -63,7 +64,8 @@ async def test_an_error_reaches_the_model_and_the_run_goes_on(api: Api) -> None:
     async with waiting(api) as (run, call, stream):
         assert (await api.answer(run, call, error="no such thing")).status == 200
         frames = await stream.rest()
-    assert of_type(frames, "local_tool_result_in")[0].payload == {"toolUseId": call, "error": "no such thing"}
+    (failed,) = of_type(frames, "local_tool_result_in")
+    assert failed.payload == {"toolUseId": call, "name": "lookup", "error": "no such thing", "how": "failed"}
     assert frames[-1]["text"] == "found no such thing"
 
 
@@ -191,7 +193,9 @@ async def test_an_answer_to_a_call_that_a_cancel_overtook_is_taken_and_ignored(a
             reply = await api.answer(run, call, result="x")
             assert reply.status == 200 and reply.json == {"ok": True, "ignored": True}
         check_error(await api.answer(run, "call_9_9", result="x"), 409, "run_terminal")
-        assert types(await stream.rest()) == ["started", "assistant_message", "local_tool_call", "cancelled"]
+        frames = await stream.rest()
+    assert types(frames) == ["started", "assistant_message", "local_tool_call", "tool_result", "cancelled"]
+    assert (frames[3]["toolUseId"], frames[3]["how"]) == (call, "cancelled")
 
 
 @pytest.mark.requirement("wire.event.local_batch", "run.batch.order")

@@ -23,9 +23,11 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     Fact,
     FinalForced,
     HistoryPinned,
+    How,
     Limits,
     LoopDetected,
     MessageQueued,
@@ -64,11 +66,7 @@ def test_every_fact_is_an_event_or_internal() -> None:
         HistoryPinned(3),
         RunAdopted(2),
         AttemptFailed(0, 1, "server"),
-        OutputRejected(0),
-        CallStarted(0, 0, 1),
-        FinalForced("loop_detected"),
         MessageQueued("m", "steer"),
-        MessagesTaken(("m",)),
         CancelRequested(),
         TimerFired(1),
     ],
@@ -84,9 +82,11 @@ def test_an_entry_of_newer_code_is_not_shown() -> None:
     assert project_stored(b'{"type":"run.paused","newer":1}', b"{}", run_id="run_1") is None
 
 
-def test_the_start_names_the_run_and_nothing_of_its_plan() -> None:
-    body = bodies.CreatedBody(Raw(b'{"v":1}'), Raw(b"{}"))
+def test_the_start_names_the_run_and_its_agent_and_nothing_else_of_its_plan() -> None:
+    body = bodies.CreatedBody(Raw(b'{"v":1,"name":"a title"}'), Raw(b"{}"))
     assert event(RunCreated(1, Limits()), body) == ("started", {"runId": "run_1"})
+    stored = bodies.CreatedBody(Raw(b'{"v":1,"name":"support","agent_id":"agt_1"}'), Raw(b"{}"))
+    assert event(RunCreated(1, Limits()), stored) == ("started", {"runId": "run_1", "agent": "support"})
 
 
 def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
@@ -114,10 +114,10 @@ def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
 def test_an_offer_shows_the_final_arguments_and_a_blocked_call_is_not_offered() -> None:
     body = bodies.OpenedBody(Raw(b'{"at":"here"}'), Raw(b'{"mcpServer":"files"}'))
     args = {"at": "here"}
-    server = {"toolUseId": "c1", "name": "look", "input": args, "args": args}
-    client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "mcpServer": "files"}
-    assert event(CallOpened(0, 0, "c1", "look", "d"), body) == ("tool_call", server)
-    assert event(CallOpened(0, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
+    server = {"toolUseId": "c1", "name": "look", "input": args, "args": args, "turn": 2}
+    client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "turn": 2, "mcpServer": "files"}
+    assert event(CallOpened(2, 0, "c1", "look", "d"), body) == ("tool_call", server)
+    assert event(CallOpened(2, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
     assert project(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None
 
 
@@ -133,6 +133,7 @@ def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:
             "result": "two\nlines",
             "args": {"at": 1},
             "phase": "end",
+            "how": "returned",
             "attachments": [{"type": "image", "mediaType": "image/png"}],
         },
     )
@@ -142,12 +143,17 @@ def test_a_result_of_a_client_comes_back_as_it_went_in() -> None:
     closed = CallClosed(0, 0, "c1", "look", "returned", client="local")
     failed = CallClosed(0, 0, "c1", "look", "timeout", is_error=True, client="local")
     body = bodies.ClosedBody((Text("found"),))
-    assert event(closed, body) == ("local_tool_result_in", {"toolUseId": "c1", "output": "found", "result": "found"})
-    assert event(failed, body) == ("local_tool_result_in", {"toolUseId": "c1", "error": "found"})
-    cancelled = CallClosed(0, 0, "c1", "look", "cancelled", is_error=True, client="local")
-    assert project(cancelled, bodies.encode(body), run_id="run_1") is None
-    skipped = event(CallClosed(0, 0, "c1", "look", "invalid", is_error=True, client="local"), body)
-    assert skipped[0] == "tool_result" and skipped[1]["ok"] is False
+    call = {"toolUseId": "c1", "name": "look"}
+    answer = {**call, "output": "found", "result": "found", "how": "returned"}
+    assert event(closed, body) == ("local_tool_result_in", answer)
+    assert event(failed, body) == ("local_tool_result_in", {**call, "error": "found", "how": "timeout"})
+
+
+@pytest.mark.parametrize("how", ["invalid", "cancelled", "not_run"])
+def test_a_call_that_no_client_answered_has_a_result_like_any_other(how: How) -> None:
+    closed = CallClosed(0, 0, "c1", "look", how, is_error=True, client="local")
+    kind, payload = event(closed, bodies.ClosedBody((Text("No."),)))
+    assert (kind, payload["ok"], payload["how"]) == ("tool_result", False, how)
 
 
 USED = {
@@ -252,14 +258,34 @@ def test_the_end_says_how_and_what_was_used(head: RunEnded, body: bodies.EndedBo
         (BudgetExceeded("pay", 2, 3), "tool_budget_exceeded", {"tool": "pay", "maxCalls": 2, "callIndex": 3}),
         (RunPaused("look", "ops"), "run_paused", {"reason": "look", "requestedBy": "ops"}),
         (RunResumed("go", "ops"), "run_resumed", {"notes": "go", "requestedBy": "ops"}),
+        (FinalForced("max_turns"), "final_forced", {"reason": "max_turns"}),
     ],
 )
 def test_small_facts_are_events_of_their_own(head: Fact, kind: str, payload: Any) -> None:
     assert event(head) == (kind, payload)
 
 
+def test_what_the_model_was_told_in_between_is_shown() -> None:
+    taken = bodies.TakenBody(("Trains only.",))
+    assert event(MessagesTaken(("m",)), taken) == ("messages_taken", {"texts": ["Trains only."]})
+    rejected = {"turn": 3, "message": "Once more."}
+    assert event(OutputRejected(3), bodies.TextBody("Once more.")) == ("output_rejected", rejected)
+
+
+def test_a_log_of_older_code_has_no_texts_of_messages_that_were_taken() -> None:
+    assert event(MessagesTaken(("m",))) == ("messages_taken", {"texts": []})
+
+
 def test_the_first_attempt_of_a_turn_restarts_nothing() -> None:
     assert project(AttemptStarted(3, 1, ModelRef()), b"", run_id="run_1") is None
+
+
+def test_a_call_that_begins_is_shown_only_if_a_run_of_its_own_carries_it_out() -> None:
+    assert project(CallStarted(0, 0, 1), b"", run_id="run_1") is None
+    call = {"toolUseId": "c1", "name": "ask", "childRunId": "run_2"}
+    assert event(CallStarted(3, 0, 1, child="run_2", id="c1", name="ask")) == ("child_started", {**call, "turn": 3})
+    end = ChildEnded(3, 0, "failed", usage=Usage(input=9, output=4), turns=2, child="run_2", id="c1", name="ask")
+    assert event(end) == ("child_ended", {**call, "status": "failed", "turns": 2, "tokens": USED["tokens"]})
 
 
 SEARCH = ProviderCall(

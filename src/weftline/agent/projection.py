@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import events
@@ -16,6 +16,7 @@ from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.messages import joined_text
+from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
 
 _decode = msgspec.json.Decoder().decode
@@ -23,92 +24,31 @@ _decode_delta = msgspec.json.Decoder(events.TextDelta).decode
 _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
 
 
-class Projector:
-    """Turns the entries of one run into events, in order. It remembers what later entries only name."""
-
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._queued: dict[str, str] = {}
-        self._calls: dict[tuple[int, int], tuple[str, str]] = {}
-        """Ids and names of the calls of the latest turn, by turn and index."""
-        self._children: dict[tuple[int, int], str] = {}
-
-    def events(self, batch: EntryBatch, *, after: int) -> Iterator[AnyEvent]:
-        """The events of the batch whose seq is above `after`."""
-        heads = iter(batch.heads) if batch.heads is not None else None
-        for item in batch.items:
-            if not item.head:
-                yield from self._observed(item.kind, item.seq, item.body, after=after)
-                continue
-            try:
-                head = next(heads) if heads is not None else decode_fact.decode(item.head)
-            except msgspec.ValidationError:
-                unknown = events.UnknownEvent(run_id=self._run_id, seq=item.seq, type=item.kind)
-                if item.seq > after:
-                    yield unknown
-                continue
-            event = self._fact(head, item.body)
-            if event is not None and item.seq > after:
-                yield replace(event, run_id=self._run_id, seq=item.seq)
-
-    def _observed(self, kind: str, seq: int, joined: bytes, *, after: int) -> Iterable[AnyEvent]:
-        make = _OBSERVED.get(kind)
-        for number, body in enumerate(joined.split(b"\n"), seq):
-            if number <= after:
-                continue
-            event = events.UnknownEvent(type=kind) if make is None else make(body)
-            yield replace(event, run_id=self._run_id, seq=number)
-
-    def _fact(self, head: Fact, body: bytes) -> AnyEvent | None:
-        match head:
-            case log.MessageQueued():
-                self._queued[head.id] = joined_text(bodies.decode_queued(body).parts)
-                return None
-            case log.MessagesTaken():
-                return events.MessagesTaken(texts=tuple([self._queued.pop(id, "") for id in head.ids]))
-            case log.TurnCompleted():
-                self._calls = {(head.turn, index): (call.id, call.name) for index, call in enumerate(head.calls)}
-                self._children = {}
-                return _finished(head, body)
-            case log.CallStarted():
-                return self._child_started(head) if head.child else None
-            case log.ChildEnded():
-                return self._child_ended(head)
-            case _:
-                make = _FACTS.get(type(head))
-                return None if make is None else make(head, body)
-
-    def _child_started(self, head: log.CallStarted) -> AnyEvent:
-        call_id, name = self._calls.get((head.turn, head.index), ("", ""))
-        self._children[head.turn, head.index] = head.child
-        return events.ChildStarted(call_id=call_id, name=name, child_id=head.child, turn=head.turn)
-
-    def _child_ended(self, head: log.ChildEnded) -> AnyEvent:
-        where = head.turn, head.index
-        call_id, name = self._calls.get(where, ("", ""))
-        return events.ChildEnded(
-            call_id=call_id,
-            name=name,
-            child_id=self._children.get(where, ""),
-            status=head.status,
-            turns=head.turns,
-            usage=head.usage,
-            cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
-        )
+def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
+    """The events of a batch of entries: each entry is one, or none, whatever came before it."""
+    run_id = batch.run_id
+    heads = iter(batch.heads) if batch.heads is not None else None
+    for item in batch.items:
+        if not item.head:
+            make = _OBSERVED.get(item.kind)
+            for seq, body in enumerate(item.body.split(b"\n"), item.seq):
+                if batch.after < seq <= batch.last_seq:
+                    event = events.UnknownEvent(type=item.kind) if make is None else make(body)
+                    yield replace(event, run_id=run_id, seq=seq)
+            continue
+        try:
+            head = next(heads) if heads is not None else decode_fact.decode(item.head)
+        except msgspec.ValidationError:
+            yield events.UnknownEvent(run_id=run_id, seq=item.seq, type=item.kind)
+            continue
+        of_fact = _FACTS.get(type(head))
+        event = None if of_fact is None else of_fact(head, item.body)
+        if event is not None:
+            yield replace(event, run_id=run_id, seq=item.seq)
 
 
 def _started(head: log.RunCreated, body: bytes) -> AnyEvent:
-    plan = msgspec.json.decode(bodies.decode_created(body).plan, type=_Named)
-    if plan.path:
-        return events.RunStarted(agent=plan.name)
-    return events.RunStarted(agent=plan.code or (plan.name if plan.agent_id is not None else None))
-
-
-class _Named(msgspec.Struct):
-    name: str = ""
-    agent_id: str | None = None
-    code: str | None = None
-    path: tuple[str, ...] = ()
+    return events.RunStarted(agent=agent_of(bodies.decode_created(body).plan))
 
 
 def _restarted(head: log.AttemptStarted, body: bytes) -> AnyEvent | None:
@@ -133,9 +73,31 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
     return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
 
 
+def _child_started(head: log.CallStarted, body: bytes) -> AnyEvent | None:
+    if not head.child:
+        return None
+    return events.ChildStarted(call_id=head.id, name=head.name, child_id=head.child, turn=head.turn)
+
+
+def _child_ended(head: log.ChildEnded, body: bytes) -> AnyEvent:
+    return events.ChildEnded(
+        call_id=head.id,
+        name=head.name,
+        child_id=head.child,
+        status=head.status,
+        turns=head.turns,
+        usage=head.usage,
+        cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
+    )
+
+
 def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
     text = joined_text(bodies.decode_closed(body).parts)
     return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
+
+
+def _taken(head: log.MessagesTaken, body: bytes) -> AnyEvent:
+    return events.MessagesTaken(texts=bodies.decode_taken(body).texts if body else ())
 
 
 def _rejected(head: log.OutputRejected, body: bytes) -> AnyEvent:
@@ -180,8 +142,12 @@ def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
 _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.RunCreated: _started,
     log.AttemptStarted: _restarted,
+    log.TurnCompleted: _finished,
+    log.CallStarted: _child_started,
+    log.ChildEnded: _child_ended,
     log.CallOpened: _opened,
     log.CallClosed: finished_call,
+    log.MessagesTaken: _taken,
     log.OutputRejected: _rejected,
     log.LoopDetected: _looped,
     log.BudgetExceeded: _over_budget,
@@ -194,8 +160,12 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
 
 def _provider_called(body: bytes) -> AnyEvent:
     note = bodies.decode_note(body)
-    result = "" if note.call.result is UNSET else bytes(note.call.result).decode()
-    return events.ProviderCalled(name=note.call.name, status=note.call.status, result=result, turn=note.turn)
+    return events.ProviderCalled(
+        name=note.call.name,
+        status=note.call.status,
+        result=bodies.provider_result(note.call),
+        turn=note.turn,
+    )
 
 
 def _progress(body: bytes) -> AnyEvent:

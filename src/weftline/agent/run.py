@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, cast
 
 from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
-from weftline.agent.projection import Projector, finished_call, object_of
+from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.errors import Conflict
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
@@ -62,9 +62,8 @@ class Run(Generic[OutputT]):
             async for event in with_children(self.id, self._of_run, after=after):
                 yield event
             return
-        projector = Projector(self.id)
-        async for batch in self._batches():
-            for event in projector.events(batch, after=after):
+        async for batch in self._batches(after=after):
+            for event in events_of(batch):
                 yield event
 
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
@@ -132,9 +131,9 @@ class Run(Generic[OutputT]):
     async def _key(self) -> int:
         return await self._engine.locate(self.id)
 
-    async def _batches(self) -> AsyncIterator[EntryBatch]:
+    async def _batches(self, *, after: int = 0) -> AsyncIterator[EntryBatch]:
         host = await self._engine.runtime()
-        follower = host.follow(await self._key(), self.id)
+        follower = host.follow(await self._key(), self.id, after=after)
         try:
             while (batches := await follower.next()) is not None:
                 for batch in batches:

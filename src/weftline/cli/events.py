@@ -1,4 +1,4 @@
-"""The events of a run in this process or in a store: the projection that streams send, as the client's types."""
+"""The events of a run in this process or in a store: the projection that streams send, as the client reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.json import Decoder
 
-from weftline.client.events import Event, event_of
+from weftline.client.events import Frame, frame_of
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import FORMAT, decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _decode_payload = Decoder(dict[str, Any]).decode
 
 
-def events_of(batch: EntryBatch) -> Iterator[Event]:
+def frames_of(batch: EntryBatch) -> Iterator[Frame]:
     """What a batch of entries shows to clients.
 
     Raises `StoreError` at an entry that cannot be read; those of newer code are not shown.
@@ -35,7 +35,7 @@ def events_of(batch: EntryBatch) -> Iterator[Event]:
                     raise damaged(batch.run_id, item.seq)
                 continue
             for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
-                yield event_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
+                yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
@@ -47,22 +47,22 @@ def events_of(batch: EntryBatch) -> Iterator[Event]:
             continue
         if projected is not None:
             kind, payload = projected
-            yield event_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=item.seq)
+            yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=item.seq)
 
 
-async def live_events(engine: Engine, key: int, run_id: str) -> AsyncGenerator[Event]:
+async def live_frames(engine: Engine, key: int, run_id: str) -> AsyncGenerator[Frame]:
     """From the first; ends with the run, or when the engine stops."""
     follower = engine.follow(key, run_id)
     try:
         while (batches := await follower.next()) is not None:
             for batch in batches:
-                for event in events_of(batch):
-                    yield event
+                for frame in frames_of(batch):
+                    yield frame
     finally:
         follower.close()
 
 
-async def stored_events(log: LogReader, key: int, run_id: str, *, after: int = 0) -> AsyncGenerator[Event]:
+async def stored_frames(log: LogReader, key: int, run_id: str, *, after: int = 0) -> AsyncGenerator[Frame]:
     """Those that the log has at this moment."""
     while (page := await log.page(key, after=after, max_bytes=PAGE_BYTES)) is not None and page.last_seq > after:
         batch = EntryBatch(
@@ -75,5 +75,5 @@ async def stored_events(log: LogReader, key: int, run_id: str, *, after: int = 0
             newer=page.format > FORMAT,
         )
         after = page.last_seq
-        for event in events_of(batch):
-            yield event
+        for frame in frames_of(batch):
+            yield frame

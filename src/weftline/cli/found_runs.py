@@ -11,10 +11,10 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from weftline.cli.events import stored_events
+from weftline.cli.events import stored_frames
 from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
-from weftline.client.events import Event
+from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
 from weftline.kernel.entries import KIND, CallClosed
 from weftline.runtime import ids
@@ -85,8 +85,8 @@ class FoundRuns(Protocol):
 
     async def show(self, run_id: str) -> dict[str, Any]: ...
 
-    def events(self, run_id: str, *, after: int) -> AsyncGenerator[Event]:
-        """To the end of the run, or as far as its log goes."""
+    def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
+        """Its events, to the end of the run or as far as its log goes."""
         ...
 
 
@@ -139,12 +139,12 @@ class ServerRuns:
     async def show(self, run_id: str) -> dict[str, Any]:
         return json.loads(await self._client.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"))
 
-    async def events(self, run_id: str, *, after: int) -> AsyncGenerator[Event]:
+    async def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
         # Checked first: a stream would be reopened for as long as retries last.
         await self.show(run_id)
         async with await self._client.attach(run_id, dispatch=False, last_seq=after) as run:
-            async for event in run.events(raise_on_failure=False):
-                yield event
+            async for frame in run.frames(raise_on_failure=False):
+                yield frame
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
         return json.loads(await self._client.http.call("POST", f"/agent-runs/{quote(run_id, safe='')}/cancel"))
@@ -194,10 +194,10 @@ class StoredRuns:
     async def show(self, run_id: str) -> dict[str, Any]:
         return decode(snapshot(await run_view(self, await self._find(run_id))))
 
-    async def events(self, run_id: str, *, after: int) -> AsyncGenerator[Event]:
+    async def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
         row = await self._find(run_id)
-        async for event in stored_events(self._store.log, row.key, run_id, after=after):
-            yield event
+        async for frame in stored_frames(self._store.log, row.key, run_id, after=after):
+            yield frame
 
     async def _listed(self, row: RunRow) -> dict[str, Any]:
         return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from weftline.client.context import ToolContext as ClientContext
 from weftline.client.errors import ToolError
-from weftline.client.events import LocalToolCall
+from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
 from weftline.messages import Text
@@ -34,7 +34,7 @@ class HandedOver:
     async def release(self) -> None:
         pass
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         return _Call(self._tool) if call.kind == "local" and call.name == self._tool.name else None
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weftline.cli.in_process import Here
     from weftline.cli.screen import Screen
     from weftline.client import AsyncClient, AsyncRun
-    from weftline.client.events import Event
+    from weftline.client.events import Frame
 
 _LOCAL_WORKSPACE = "local"
 _GOODBYE_S = 5.0
@@ -160,7 +160,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
-            return await _show(run.events(raise_on_failure=False), screen)
+            return await _show(run.frames(raise_on_failure=False), screen)
 
         async def leave() -> bool:
             if run is None:
@@ -193,7 +193,7 @@ async def _agent_of(client: AsyncClient, name: str) -> str:
 
 
 async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None) -> int:
-    from weftline.cli.events import live_events
+    from weftline.cli.events import live_frames
     from weftline.cli.in_process import engine_here
     from weftline.cli.interrupts import Interrupts
     from weftline.store.naming import db_option
@@ -210,7 +210,7 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
             return True
 
         with Interrupts(say) as interrupts:
-            following = _show(live_events(here.engine, key, run_id), screen)
+            following = _show(live_frames(here.engine, key, run_id), screen)
             return await _until_left(following, interrupts.leaving, leave)
 
 
@@ -279,11 +279,11 @@ def _with_candidates(message: str, candidates: Sequence[str]) -> str:
     return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_SHOWN])}{more}."
 
 
-async def _show(events: AsyncGenerator[Event], screen: Screen) -> int:
+async def _show(frames: AsyncGenerator[Frame], screen: Screen) -> int:
     """Shows all events; returns the exit code of the last."""
     code: int | None = None
-    async for event in events:
-        code = screen.show(event)
+    async for frame in frames:
+        code = screen.show(frame)
     return 1 if code is None else code
 
 

@@ -134,8 +134,8 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
         async with _runs(chosen_url(url), workspace, db) as runs:
             code: int | None = None
             whole_id = await runs.complete(run_id)
-            async for event in runs.events(whole_id, after=after):
-                code = screen.show(event)
+            async for frame in runs.frames(whole_id, after=after):
+                code = screen.show(frame)
             if code is None:
                 # Either the run goes on, or its end is not after `after`.
                 code = EXIT_CODES.get((await runs.show(whole_id))["status"])

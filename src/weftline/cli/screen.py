@@ -14,19 +14,17 @@ from typing import Any, TextIO
 import click
 
 from weftline.cli.terminal import clean, is_terminal, on_one_line, styled
-from weftline.client.events import (
-    AssistantDelta,
-    AssistantMessage,
-    Cancelled,
-    Event,
-    Failed,
-    LocalToolCall,
-    Result,
+from weftline.client.events import Frame, subtype_of, text_of
+from weftline.client.usage import spent_of
+from weftline.events import (
+    CallFinished,
+    CallOpened,
+    ProviderCalled,
+    RunEnded,
     RunPaused,
-    Terminal,
+    TextDelta,
     ThinkingDelta,
-    ToolCall,
-    ToolResult,
+    TurnFinished,
     TurnRestarted,
 )
 
@@ -45,63 +43,64 @@ class Screen:
         self._mid_line: TextIO | None = None
         """The stream whose last line is incomplete."""
 
-    def show(self, event: Event) -> int | None:
+    def show(self, frame: Frame) -> int | None:
         """Shows an event; returns the exit code it stands for if it is the last."""
+        event = frame.event
         if self._as_json:
-            fields = {"runId": event.run_id, "seq": event.seq, "type": event.type, "data": event.data}
+            fields = {"runId": event.run_id, "seq": event.seq, "type": frame.type, "data": frame.data}
             click.echo(json.dumps(fields, ensure_ascii=False))
         else:
-            self._render(event)
-        return _exit_code(event) if isinstance(event, Terminal) else None
+            self._render(frame)
+        return EXIT_CODES[event.status] if isinstance(event, RunEnded) else None
 
     def note(self, text: str) -> None:
         """Shows a note to the user, in every output mode."""
         self._end_line()
         click.echo(text, err=True)
 
-    def _render(self, event: Event) -> None:
+    def _render(self, frame: Frame) -> None:
+        event = frame.event
         match event:
-            case AssistantDelta():
+            case TextDelta():
                 self._write(event.text, sys.stdout, visible=self._streams)
             case ThinkingDelta():
                 self._write(event.text, sys.stderr, visible=self._tells, dim=True)
-            case AssistantMessage():
+            case TurnFinished():
                 self._end_line()
-            case ToolCall() | LocalToolCall():
+            case CallOpened():
                 self._tell(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
-            case ToolResult(in_doubt=True):
+            case CallFinished(how="in_doubt"):
                 self._tell(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
-            case ToolResult() if event.ok is False:
-                self._tell(f"  ✗ {event.summary or event.result or ''}", fg="red")
-            case ToolResult():
-                self._tell(f"  → {event.summary or event.result or ''}")
+            case CallFinished() if frame.type == "local_tool_result_in":
+                pass  # this or another client's own answer
+            case CallFinished(ok=False) | ProviderCalled(status="failed"):
+                self._tell(f"  ✗ {text_of(frame.data, 'summary') or event.result}", fg="red")
+            case CallFinished() | ProviderCalled():
+                self._tell(f"  → {text_of(frame.data, 'summary') or event.result}")
             case TurnRestarted():
                 self._tell("· the model is asked again; what it said in this turn does not count")
             case RunPaused():
                 self._tell("· paused" + (f": {event.reason}" if event.reason else ""))
-            case Terminal():
-                self._show_end(event)
+            case RunEnded():
+                self._show_end(event, frame)
             case _:
                 pass
 
-    def _show_end(self, event: Terminal) -> None:
+    def _show_end(self, end: RunEnded, frame: Frame) -> None:
         self._end_line()
-        match event:
-            case Result(ok=True):
+        match end.status:
+            case "succeeded":
                 if not self._streams:
-                    click.echo(event.text, color=True)  # unchanged: nothing is stripped
-                if event.finish_reason == "refusal":
+                    click.echo(end.text, color=True)  # unchanged: nothing is stripped
+                if text_of(frame.data, "finishReason") == "refusal":
                     self.note("weftline: The model, or a filter of its provider, would not answer.")
-                self._tell(_summary(event))
-            case Cancelled():
-                click.echo(styled(f"weftline: The run was cancelled ({clean(event.reason)}).", sys.stderr), err=True)
-                self._tell(_summary(event))
-            case Result() | Failed():
-                reason = event.error or (event.subtype if isinstance(event, Result) else "")
+            case "cancelled":
+                reason = text_of(frame.data, "reason") or end.reason
+                click.echo(styled(f"weftline: The run was cancelled ({clean(reason)}).", sys.stderr), err=True)
+            case "failed":
+                reason = end.error or subtype_of(frame.type, frame.data)
                 click.echo(styled(f"weftline: The run failed: {clean(reason)}", sys.stderr, fg="red"), err=True)
-                self._tell(_summary(event))
-            case _:
-                pass
+        self._tell(_summary(frame))
 
     def _write(self, text: str, stream: TextIO, *, visible: bool, **style: Any) -> None:
         if not visible or not (text := clean(text)):
@@ -122,21 +121,16 @@ class Screen:
             self._mid_line = None
 
 
-def _exit_code(event: Terminal) -> int:
-    if isinstance(event, Cancelled):
-        return CANCELLED
-    return SUCCEEDED if isinstance(event, Result) and event.ok else FAILED
-
-
-def _summary(event: Terminal) -> str:
-    parts = [event.run_id, f"{event.turns} turn{'' if event.turns == 1 else 's'}"]
-    if event.tokens is not None:
-        about = "about " if event.usage_estimated else ""
-        parts.append(f"{about}{event.tokens.input_tokens + event.tokens.output_tokens} tokens")
-    if event.cost_usd is not None:
-        parts.append(cost(event.cost_usd, estimated=event.usage_estimated))
-    if event.model is not None:
-        parts.append(event.model.id)
+def _summary(end: Frame) -> str:
+    spent = spent_of(end.data)
+    parts = [end.event.run_id, f"{spent.turns} turn{'' if spent.turns == 1 else 's'}"]
+    if spent.tokens is not None:
+        about = "about " if spent.usage_estimated else ""
+        parts.append(f"{about}{spent.tokens.input_tokens + spent.tokens.output_tokens} tokens")
+    if spent.cost_usd is not None:
+        parts.append(cost(spent.cost_usd, estimated=spent.usage_estimated))
+    if spent.model is not None:
+        parts.append(spent.model.id)
     return " · ".join(parts)
 
 

@@ -17,7 +17,7 @@ from weftline import prompts
 from weftline.a2a_answers import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, NetworkError, ToolError
-from weftline.client.events import LocalToolCall
+from weftline.client.events import OfferedCall
 from weftline.client.http import exchange
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
@@ -93,7 +93,7 @@ class LocalA2A:
     async def release(self) -> None:
         pass
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         return self if call.kind == "a2a_local" and call.name == self.name else None
 
     async def card(self) -> dict[str, Any]:

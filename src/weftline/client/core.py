@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
-from weftline.client.events import Event
+from weftline.client.events import ClientEvent
 from weftline.client.http import Created, Http, logger
 from weftline.client.notices import warn_of
 from weftline.client.results import (
@@ -119,7 +119,7 @@ class AsyncClient:
         async with await self.start(prompt, **options) as run:
             return await run.result()
 
-    async def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
+    async def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncGenerator[ClientEvent]:
         """Creates a run and yields its events. A run that does not succeed raises after its last event; stopping early
         cancels the run."""
         async with await self.start(prompt, **options) as run:
@@ -141,7 +141,7 @@ class AsyncClient:
         cancel_on_exit: bool = False,
         deadline_s: float | None = None,
         output_type: Any = None,
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[ClientEvent], object] | None = None,
     ) -> AsyncRun:
         """Follows an existing run, from the event after `last_seq`.
 

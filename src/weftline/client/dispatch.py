@@ -11,7 +11,7 @@ import msgspec
 
 from weftline.client.context import ToolContext
 from weftline.client.errors import Conflict, NotFound, ToolDeliveryError, ToolError
-from weftline.client.events import LocalToolCall
+from weftline.client.events import OfferedCall
 from weftline.client.http import Http
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
@@ -55,7 +55,7 @@ class Dispatcher:
         """This call is already answered."""
         self._seen.add(tool_use_id)
 
-    def offer(self, call: LocalToolCall) -> None:
+    def offer(self, call: OfferedCall) -> None:
         """Starts answering a call, unless it was offered or answered before."""
         if call.tool_use_id in self._seen:
             return
@@ -74,14 +74,14 @@ class Dispatcher:
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
 
-    async def _answer(self, call: LocalToolCall) -> None:
+    async def _answer(self, call: OfferedCall) -> None:
         try:
             answer = {"result": await self._result(call)}
         except Exception as error:
             answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES)}
         await self._deliver(call, answer)
 
-    async def _result(self, call: LocalToolCall) -> str:
+    async def _result(self, call: OfferedCall) -> str:
         handler = self._tools.handler(call)
         context = ToolContext(
             run_id=self._run_id,
@@ -114,7 +114,7 @@ class Dispatcher:
             return self._format_error(error)
         return f"{type(error).__name__}: {error}"
 
-    async def _deliver(self, call: LocalToolCall, answer: dict[str, str]) -> None:
+    async def _deliver(self, call: OfferedCall, answer: dict[str, str]) -> None:
         body = _encoded({"toolUseId": call.tool_use_id, **answer})
         policy = self._http.retry
         try:

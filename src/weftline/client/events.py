@@ -1,90 +1,51 @@
-"""The events of a run, one struct per type. A type that this client does not know becomes an `UnknownEvent`."""
+"""The events of a run as a stream brings them: each frame is one of `weftline.events`, and what was sent for it.
+
+A type or a shape that this client does not know becomes an `UnknownEvent`. Servers of every age are read: what one does
+not send has the event's default.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields as fields_of
 
+from weftline import events
 from weftline.client.errors import NetworkError, ToolDeliveryError
-from weftline.client.usage import ModelUsed, Tokens, lenient
+from weftline.client.usage import spent_of, usage_of
+from weftline.events import AnyEvent, Event
 from weftline.net.sse import SseEvent
 
 
-class Event(Struct, frozen=True, kw_only=True, rename="camel"):
-    """`seq` is the place in the run's log (a cursor for `attach`), `data` the payload as it came."""
+class ToolDeliveryFailed(Event, frozen=True):
+    """Made by the client itself: the answer to a call could not be delivered. No log has it."""
 
-    run_id: str = ""
-    seq: int = 0
-    type: str = ""
-    data: dict[str, Any] = {}
+    call_id: str = ""
+    error: ToolDeliveryError | None = None
 
 
-class Started(Event, frozen=True):
-    pass
+ClientEvent: TypeAlias = AnyEvent | ToolDeliveryFailed
 
 
-class AssistantDelta(Event, frozen=True):
-    """A piece of the model's text. `turn` and `attempt` tell which deltas a `TurnRestarted` makes void."""
+class Frame(Struct, frozen=True, kw_only=True):
+    """An event, and what came over the wire for it: its type there, and in `data` its whole payload."""
 
-    text: str = ""
-    turn: int | None = None
-    attempt: int | None = None
+    event: ClientEvent
+    type: str
+    data: dict[str, Any]
 
-
-class ThinkingDelta(Event, frozen=True):
-    text: str = ""
-    turn: int | None = None
-    attempt: int | None = None
+    @property
+    def seq(self) -> int:
+        return self.event.seq
 
 
-class RequestedCall(Struct, frozen=True):
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] = {}
-
-
-class AssistantMessage(Event, frozen=True):
-    """One model turn is complete; `text` is that turn's deltas in one piece."""
-
-    text: str = ""
-    turn: int | None = None
-    finish_reason: str | None = None
-    tool_calls: tuple[RequestedCall, ...] = ()
-
-
-class ToolCall(Event, frozen=True):
-    """A server-side tool was called."""
-
-    tool_use_id: str = ""
-    name: str = ""
-    args: dict[str, Any] = {}
-
-
-class ToolProgress(Event, frozen=True):
-    """The progress of a server-side call, in the tool's own units; `total` is None if the tool does not know."""
-
-    tool_use_id: str = ""
-    name: str = ""
-    progress: float | None = None
-    total: float | None = None
-    message: str = ""
-
-
-class ToolResult(Event, frozen=True):
-    """`in_doubt` is True if a crash or a cancel cut the call off: it may or may not have happened."""
-
-    tool_use_id: str = ""
-    name: str = ""
-    ok: bool | None = None
-    summary: str | None = None
-    result: Any = None
-    in_doubt: bool = False
-
-
-class LocalToolCall(Event, frozen=True):
-    """A call that the client has to answer."""
+class OfferedCall(Struct, frozen=True, rename="camel"):
+    """A call that the client has to answer. `kind` says what sort of tool it is for; the names are those of an MCP
+    server, where it is for one.
+    """
 
     tool_use_id: str = ""
     name: str = ""
@@ -92,117 +53,88 @@ class LocalToolCall(Event, frozen=True):
     kind: str = "local"
     mcp_server: str | None = None
     mcp_tool_name: str | None = None
-    mcp_server_info: dict[str, Any] | None = None
-    agent_card: dict[str, Any] | None = None
 
 
-class LocalToolResultIn(Event, frozen=True):
-    """The server has the answer to a client-side call."""
-
-    tool_use_id: str = ""
-    output: Any = None
-    error: str | None = None
-
-
-class LoopDetected(Event, frozen=True):
-    consecutive_count: int = 0
-    hard_cutoff: bool = False
-    tools: tuple[str, ...] = ()
-
-
-class ToolBudgetExceeded(Event, frozen=True):
-    tool: str = ""
-    max_calls: int = 0
-    call_index: int = 0
+def offered(frame: Frame) -> OfferedCall | None:
+    """The call that a frame offers to this client, if it does."""
+    event = frame.event
+    if not isinstance(event, events.CallOpened) or event.client is None:
+        return None
+    return OfferedCall(
+        event.call_id,
+        event.name,
+        event.args,
+        event.client,
+        text_of(frame.data, "mcpServer"),
+        text_of(frame.data, "mcpToolName"),
+    )
 
 
-class TurnRestarted(Event, frozen=True):
-    """A model call is repeated: the deltas of this turn so far are void."""
-
-    turn: int = 0
-    attempt: int = 0
-    reason: str | None = None
-
-
-class RunPaused(Event, frozen=True):
-    reason: str | None = None
-
-
-class RunResumed(Event, frozen=True):
-    notes: str | None = None
-
-
-class Terminal(Event, frozen=True):
-    """The last event of a run. `cost_usd` is None when the price of some model call is not known.
-
-    `usage_estimated` is True if some call did not report what it used: `tokens` and `cost_usd` contain an estimate.
-    """
-
-    tokens: Tokens | None = None
-    turns: int = 0
-    model: ModelUsed | None = None
-    attempts: int = 0
-    cost_usd: float | None = None
-    usage_estimated: bool = False
-
-
-class Result(Terminal, frozen=True):
-    """The run succeeded, or ended in a failure that has its own `subtype`."""
-
-    ok: bool = False
-    subtype: str = ""
-    text: str = ""
-    error: str | None = None
-    finish_reason: str | None = None
-
-
-class Failed(Terminal, frozen=True):
-    error: str = ""
-    code: str | None = None
-
-
-class Cancelled(Terminal, frozen=True):
-    reason: str = "user"
-
-
-class UnknownEvent(Event, frozen=True):
-    """An event whose type or shape is newer than this client."""
-
-
-class ToolDeliveryFailed(Event, frozen=True):
-    """Made by the client itself: the answer to a call could not be delivered."""
-
-    tool_use_id: str = ""
-    error: ToolDeliveryError | None = None
-
-
-_KINDS: dict[str, type[Event]] = {
-    "started": Started,
-    "assistant_delta": AssistantDelta,
-    "thinking_delta": ThinkingDelta,
-    "assistant_message": AssistantMessage,
-    "tool_call": ToolCall,
-    "tool_progress": ToolProgress,
-    "tool_result": ToolResult,
-    "local_tool_call": LocalToolCall,
-    "local_tool_result_in": LocalToolResultIn,
-    "loop_detected": LoopDetected,
-    "tool_budget_exceeded": ToolBudgetExceeded,
-    "turn_restarted": TurnRestarted,
-    "run_paused": RunPaused,
-    "run_resumed": RunResumed,
+_KINDS: dict[str, type[AnyEvent]] = {
+    "started": events.RunStarted,
+    "assistant_delta": events.TextDelta,
+    "thinking_delta": events.ThinkingDelta,
+    "turn_restarted": events.TurnRestarted,
+    "assistant_message": events.TurnFinished,
+    "tool_call": events.CallOpened,
+    "local_tool_call": events.CallOpened,
+    "child_started": events.ChildStarted,
+    "child_ended": events.ChildEnded,
+    "tool_progress": events.CallProgress,
+    "tool_result": events.CallFinished,
+    "local_tool_result_in": events.CallFinished,
+    "note": events.Note,
+    "messages_taken": events.MessagesTaken,
+    "output_rejected": events.OutputRejected,
+    "loop_detected": events.LoopDetected,
+    "tool_budget_exceeded": events.BudgetExceeded,
+    "final_forced": events.FinalForced,
+    "run_paused": events.RunPaused,
+    "run_resumed": events.RunResumed,
 }
+"""By type on the wire; the ends of a run, and tools of the provider, are read apart."""
+_TERMINAL = frozenset({"result", "error", "cancelled"})
+_WIRE_NAMES: dict[str, tuple[str, ...]] = {
+    "finish_reason": ("finishReason",),
+    "max_calls": ("maxCalls",),
+    "call_index": ("callIndex",),
+    "call_id": ("toolUseId",),
+    "child_id": ("childRunId",),
+    "cost_usd": ("costUsd",),
+    "args": ("args", "input"),
+    "calls": ("toolCalls",),
+    "client": ("kind",),
+    "count": ("consecutiveCount",),
+    "hard": ("hardCutoff",),
+    "by": ("requestedBy",),
+    "data": ("note",),
+}
+"""The fields of events that have another name on the wire, or one of two."""
+_MISSING: dict[str, Any] = {
+    "turn": 0,
+    "attempt": 1,
+    "count": 0,
+    "hard": False,
+    "max_calls": 0,
+    "call_index": 0,
+    "progress": 0.0,
+    "ok": True,
+    "texts": (),
+}
+"""What stands in for a field that every event of ours has and a server did not send; others are empty strings."""
+_CODES = {"error_max_tool_turns": "max_tool_turns", "error_local_tool_timeout": "local_timeout"}
+"""The codes of failures that end in a `result`."""
 _ENVELOPE = ("seq", "type", "data")
 
 
-def parse_event(frame: SseEvent, *, run_id: str, last_seq: int = 0) -> Event:
-    """The event of a frame, whether its body is flat, nested under `data`, or both.
+def parse_frame(sent: SseEvent, *, run_id: str, last_seq: int = 0) -> Frame:
+    """A frame of a stream, whether its body is flat, nested under `data`, or both.
 
     Raises:
         NetworkError: if the frame has no JSON object; the stream is then reopened.
     """
     try:
-        body: object = msgspec.json.decode(frame.data)
+        body: object = msgspec.json.decode(sent.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NetworkError(f"the stream of {run_id} has a frame that is not JSON: {error}") from error
     if not isinstance(body, dict):
@@ -212,62 +144,110 @@ def parse_event(frame: SseEvent, *, run_id: str, last_seq: int = 0) -> Event:
     payload = {name: value for name, value in fields.items() if name not in _ENVELOPE}
     if isinstance(nested, dict):
         payload |= cast("dict[str, Any]", nested)
-    kind = frame.event or str(fields.get("type") or "")
-    return event_of(kind, payload, run_id=run_id, seq=_seq(fields.get("seq"), frame.id, last_seq))
+    kind = sent.event or str(fields.get("type") or "")
+    return frame_of(kind, payload, run_id=run_id, seq=_seq(fields.get("seq"), sent.id, last_seq))
 
 
-def event_of(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Event:
-    if kind in ("result", "error", "cancelled"):
-        return _terminal(kind, payload, run_id=run_id, seq=seq)
+def frame_of(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Frame:
+    event = _event(kind, payload, run_id=run_id, seq=seq)
+    return Frame(event=event, type=kind, data=payload)
+
+
+def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyEvent:
+    if kind in _TERMINAL:
+        return _ended(kind, payload, run_id=run_id, seq=seq)
     shape = _KINDS.get(kind)
+    if shape is events.CallFinished and "provider" in payload:
+        shape = events.ProviderCalled
     if shape is not None:
-        fields = {name: value for name, value in payload.items() if value is not None}
-        if shape is LocalToolCall and "args" not in fields:
-            fields["args"] = fields.get("input", {})
-        elif shape is ToolCall and "args" not in fields and "input" in fields:
-            fields["args"] = fields["input"]
-        elif shape is LocalToolResultIn and "output" not in fields and "result" in fields:
-            fields["output"] = fields["result"]
+        fields = _read(shape, payload) | {"run_id": run_id, "seq": seq}
+        if shape is events.CallFinished:
+            fields |= _outcome(payload)
+        elif shape is events.ChildEnded:
+            fields["usage"] = usage_of(payload)
+        elif kind == "local_tool_call":
+            fields.setdefault("client", "local")
+        elif kind == "tool_call":
+            fields.pop("client", None)
         try:
-            return msgspec.convert(
-                fields | {"runId": run_id, "seq": seq, "type": kind, "data": payload}, shape, strict=False
-            )
+            return msgspec.convert(fields, shape, strict=False)
         except msgspec.ValidationError:
             pass
-    return UnknownEvent(run_id=run_id, seq=seq, type=kind, data=payload)
+    return events.UnknownEvent(run_id=run_id, seq=seq, type=kind, data=payload)
 
 
-def _terminal(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> Terminal:
-    """Terminals are read field by field: whatever else is odd about one, the run has ended."""
-    turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
-    model = lenient(payload.get("model"), ModelUsed)
-    has_model = model is not None and bool(model.provider)
-    common: dict[str, Any] = {
-        "run_id": run_id,
-        "seq": seq,
-        "type": kind,
-        "data": payload,
-        "tokens": lenient(payload.get("tokens"), Tokens) if has_model or model is None else None,
-        "turns": turns if isinstance(turns, int) else 0,
-        "model": model if has_model else None,
-        "attempts": attempts if isinstance(attempts, int) else 0,
-        "cost_usd": float(cost) if isinstance(cost, int | float) else None,
-        "usage_estimated": payload.get("usageEstimated") is True,
+def _read(shape: type[Struct], payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What a payload has of the fields of an event, by their names there."""
+    found: dict[str, Any] = {}
+    for name, wire_names, required in _FIELDS[shape]:
+        value = next((payload[wire] for wire in wire_names if payload.get(wire) is not None), None)
+        if name == "calls" and isinstance(value, list):
+            value = [_read(events.RequestedCall, call) for call in _objects(cast("list[object]", value))]
+        if value is not None:
+            found[name] = value
+        elif required:
+            found[name] = _MISSING.get(name, "")
+    return found
+
+
+def _objects(values: list[object]) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", value) for value in values if isinstance(value, dict)]
+
+
+_FIELDS: dict[type[Struct], list[tuple[str, tuple[str, ...], bool]]] = {
+    shape: [(one.name, _WIRE_NAMES.get(one.name, (one.name,)), one.required) for one in fields_of(shape)]
+    for shape in {*_KINDS.values(), events.ProviderCalled, events.RequestedCall}
+}
+
+
+def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
+    """`ok`, `result` and `how` of a call, also from servers that have other words for them."""
+    error = payload.get("error")
+    ok = error is None if payload.get("ok") is None else payload["ok"] is True
+    shown = [payload.get(name) for name in ("result", "output", "error", "summary")]
+    result = next((one for one in shown if one is not None), "")
+    closed = "in_doubt" if payload.get("inDoubt") is True else "returned" if ok else "failed"
+    return {
+        "ok": ok,
+        "result": result if isinstance(result, str) else msgspec.json.encode(result).decode(),
+        "how": text_of(payload, "how") or closed,
     }
-    error = text_of(payload, "error") or text_of(payload, "message")
-    if kind == "cancelled":
-        return Cancelled(**common, reason=text_of(payload, "reason") or "user")
-    if kind == "error":
-        return Failed(**common, error=error or "the run failed", code=text_of(payload, "code"))
-    subtype = text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
-    return Result(
-        **common,
-        ok=subtype == "success",
-        subtype=subtype,
-        text=text_of(payload, "text") or "",
-        error=error,
-        finish_reason=text_of(payload, "finishReason"),
+
+
+def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> events.RunEnded:
+    """Ends are read field by field: whatever else is odd about one, the run has ended."""
+    spent = spent_of(payload)
+    end = events.RunEnded(
+        run_id=run_id,
+        seq=seq,
+        status="cancelled",
+        turns=spent.turns,
+        usage=usage_of(payload),
+        cost_usd=spent.cost_usd,
     )
+    if kind == "cancelled":
+        reason = text_of(payload, "reason") or "user"
+        return msgspec.structs.replace(end, reason="thread_ended" if reason == "session_ended" else reason)
+    reason = text_of(payload, "terminationReason") or ""
+    subtype = subtype_of(kind, payload)
+    if subtype == "success":
+        return msgspec.structs.replace(end, status="succeeded", text=text_of(payload, "text") or "", reason=reason)
+    return msgspec.structs.replace(
+        end,
+        status="failed",
+        text=text_of(payload, "partialText") or "",
+        error=text_of(payload, "error") or text_of(payload, "message") or "",
+        code=text_of(payload, "code") or _CODES.get(subtype, ""),
+        retryable=payload.get("retryable") is True,
+        reason=reason,
+    )
+
+
+def subtype_of(kind: str, payload: dict[str, Any]) -> str:
+    """How a run ended, in the words of a `result`: `success`, a failure with a name of its own, or `error`."""
+    if kind != "result":
+        return "error"
+    return text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
 
 
 def text_of(payload: dict[str, Any], name: str) -> str | None:

@@ -20,7 +20,7 @@ from weftline.background import LoopThread
 from weftline.client.arguments import SchemaArguments, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
-from weftline.client.events import LocalToolCall
+from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
 from weftline.mcp_answers import is_closed, read_leniently
@@ -129,7 +129,7 @@ class LocalMcp:
         if connection is not None:
             await connection.close()
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         connection = self._connection
         if call.kind != "mcp_local" or call.mcp_server not in (self.name, None) or connection is None:
             return None

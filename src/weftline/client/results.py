@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct, field
 
 from weftline.client.errors import NetworkError
-from weftline.client.events import Event, Terminal
-from weftline.client.usage import CallName, CancelReceipt, ModelUsed, Tokens
+from weftline.client.events import ClientEvent, Frame
+from weftline.client.usage import CallName, CancelReceipt, ModelUsed, Spent, Tokens
 
 T = TypeVar("T")
 
@@ -28,7 +28,8 @@ class RunResult(Struct, frozen=True):
     tokens: Tokens | None = None
     turns: int = 0
     model: ModelUsed | None = None
-    events: tuple[Event, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    """The events, each with what the server sent for it."""
     output: Any = None
     attempts: int = 0
     finish_reason: str | None = None
@@ -36,6 +37,10 @@ class RunResult(Struct, frozen=True):
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
     usage_estimated: bool = False
+
+    @property
+    def events(self) -> tuple[ClientEvent, ...]:
+        return tuple([frame.event for frame in self.frames])
 
 
 class FailureReason(Struct, frozen=True, rename="camel"):
@@ -184,15 +189,15 @@ class Totals(Struct):
     cost_usd: float | None = 0.0
     usage_estimated: bool = False
 
-    def add(self, end: Terminal) -> None:
+    def add(self, spent: Spent) -> None:
         self.runs += 1
-        self.turns += end.turns
-        self.attempts += end.attempts
-        if end.tokens is not None:
-            self.tokens = self.tokens + end.tokens
-        self.usage_estimated = self.usage_estimated or end.usage_estimated
-        known = self.cost_usd is not None and end.cost_usd is not None
-        self.cost_usd = (self.cost_usd or 0.0) + (end.cost_usd or 0.0) if known else None
+        self.turns += spent.turns
+        self.attempts += spent.attempts
+        if spent.tokens is not None:
+            self.tokens = self.tokens + spent.tokens
+        self.usage_estimated = self.usage_estimated or spent.usage_estimated
+        known = self.cost_usd is not None and spent.cost_usd is not None
+        self.cost_usd = (self.cost_usd or 0.0) + (spent.cost_usd or 0.0) if known else None
 
 
 def decoded(body: bytes, kind: type[T]) -> T:

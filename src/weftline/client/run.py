@@ -22,24 +22,21 @@ from weftline.client.errors import (
     ToolDeliveryError,
 )
 from weftline.client.events import (
-    AssistantDelta,
-    AssistantMessage,
-    Cancelled,
-    Event,
-    Failed,
-    LocalToolCall,
-    LocalToolResultIn,
-    Result,
-    Terminal,
+    ClientEvent,
+    Frame,
+    OfferedCall,
     ToolDeliveryFailed,
-    parse_event,
+    offered,
+    parse_frame,
+    subtype_of,
     text_of,
 )
 from weftline.client.http import RETRIED, EventStream, Http
 from weftline.client.results import RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
-from weftline.client.usage import CancelReceipt
+from weftline.client.usage import CancelReceipt, spent_of
 from weftline.client.workers import HandlerWorkers
+from weftline.events import CallFinished, RunEnded, TextDelta, TurnFinished
 from weftline.net.sse import SseParser
 
 
@@ -90,7 +87,7 @@ class AsyncRun:
         session_id: str | None = None,
         deadline_s: float | None = None,
         output_type: Any = None,
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[ClientEvent], object] | None = None,
         on_end: Callable[[AsyncRun], None] | None = None,
         totals: Sequence[Totals] = (),
     ) -> None:
@@ -112,9 +109,10 @@ class AsyncRun:
         self._on_event = on_event
         self._on_end = on_end
         self._totals = totals
-        self._events: list[Event] = []
-        self._held: dict[str, LocalToolCall] = {}
-        self._terminal: Terminal | None = None
+        self._frames: list[Frame] = []
+        self._held: dict[str, OfferedCall] = {}
+        self._last: Frame | None = None
+        """The one with the end of the run."""
         self._failure: ClientError | None = None
         self._receipt: CancelReceipt | None = None
         self._expired = False
@@ -144,34 +142,39 @@ class AsyncRun:
         """Whether the last event has come, or the run is no longer followed."""
         return self._done
 
-    async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Event]:
+    async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[ClientEvent]:
         """Every event from the first, each once; ends with the run.
 
         Raises:
             RunFailed, RunCancelled: after the last event of a run without success, unless `raise_on_failure` is False.
             NetworkError, ApiError: when the run could not be followed to its end.
         """
+        async for frame in self.frames(raise_on_failure=raise_on_failure):
+            yield frame.event
+
+    async def frames(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Frame]:
+        """The same, each event with what the server sent for it."""
         position = 0
         while batch := await self.take(position):
-            for event in batch:
+            for frame in batch:
                 position += 1
-                yield event
+                yield frame
         self.check(raise_on_failure=raise_on_failure)
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[ClientEvent]:
         return self.events()
 
     async def text(self) -> AsyncGenerator[str]:
         """The pieces of the model's text, as they come."""
         async for event in self.events():
-            if isinstance(event, AssistantDelta):
+            if isinstance(event, TextDelta):
                 yield event.text
 
-    async def take(self, position: int) -> list[Event]:
-        """The events from `position` on, once there is at least one; empty at the end."""
-        while len(self._events) <= position and not self._done:
+    async def take(self, position: int) -> list[Frame]:
+        """The frames from `position` on, once there is at least one; empty at the end."""
+        while len(self._frames) <= position and not self._done:
             await self._wait()
-        return self._events[position:]
+        return self._frames[position:]
 
     async def result(self) -> RunResult:
         """Waits for the end.
@@ -185,19 +188,20 @@ class AsyncRun:
         while not self._done:
             await self._wait()
         self.check()
-        assert isinstance(self._terminal, Result)
-        end = self._terminal
+        assert self._last is not None
+        data = self._last.data
+        spent = spent_of(data)
         result = RunResult(
             self.id,
-            end.text,
-            end.tokens,
-            end.turns,
-            end.model,
-            tuple(self._events),
-            attempts=end.attempts,
-            finish_reason=end.finish_reason,
-            cost_usd=end.cost_usd,
-            usage_estimated=end.usage_estimated,
+            text_of(data, "text") or "",
+            spent.tokens,
+            spent.turns,
+            spent.model,
+            tuple(self._frames),
+            attempts=spent.attempts,
+            finish_reason=text_of(data, "finishReason"),
+            cost_usd=spent.cost_usd,
+            usage_estimated=spent.usage_estimated,
             cancel_receipt=self._receipt,
         )
         if self._output_type is None:
@@ -289,43 +293,45 @@ class AsyncRun:
             await self.detach()
 
     def _raise_if_failed(self) -> None:
-        match self._terminal:
-            case Result(ok=True):
+        if self._last is None or not isinstance(end := self._last.event, RunEnded):
+            raise NetworkError(f"run {self.id} is no longer followed")
+        data = self._last.data
+        spent = spent_of(data)
+        match end.status:
+            case "succeeded":
                 return
-            case Cancelled() as end:
+            case "cancelled":
                 kind = DeadlineExceeded if self._expired else RunCancelled
-                reason = "deadline" if self._expired else end.reason
                 raise kind(
                     self.id,
-                    reason=reason,
-                    tokens=end.tokens,
-                    turns=end.turns,
-                    model=end.model,
-                    attempts=end.attempts,
-                    cost_usd=end.cost_usd,
-                    usage_estimated=end.usage_estimated,
+                    reason="deadline" if self._expired else text_of(data, "reason") or "user",
+                    tokens=spent.tokens,
+                    turns=spent.turns,
+                    model=spent.model,
+                    attempts=spent.attempts,
+                    cost_usd=spent.cost_usd,
+                    usage_estimated=spent.usage_estimated,
                     cancel_receipt=self._receipt,
                 )
-            case Result() | Failed() as end:
-                retryable = end.data.get("retryable")
+            case "failed":
+                retryable = data.get("retryable")
+                subtype = subtype_of(self._last.type, data)
                 raise RunFailed(
-                    end.error or (end.subtype if isinstance(end, Result) else "the run failed"),
+                    end.error or ("the run failed" if subtype == "error" else subtype),
                     run_id=self.id,
-                    subtype=end.subtype if isinstance(end, Result) else "error",
-                    code=text_of(end.data, "code"),
-                    error_class=text_of(end.data, "errorClass"),
-                    finish_reason=text_of(end.data, "finishReason"),
-                    partial_text=text_of(end.data, "partialText"),
+                    subtype=subtype,
+                    code=text_of(data, "code"),
+                    error_class=text_of(data, "errorClass"),
+                    finish_reason=text_of(data, "finishReason"),
+                    partial_text=text_of(data, "partialText"),
                     retryable=retryable if isinstance(retryable, bool) else None,
-                    tokens=end.tokens,
-                    turns=end.turns,
-                    model=end.model,
-                    attempts=end.attempts,
-                    cost_usd=end.cost_usd,
-                    usage_estimated=end.usage_estimated,
+                    tokens=spent.tokens,
+                    turns=spent.turns,
+                    model=spent.model,
+                    attempts=spent.attempts,
+                    cost_usd=spent.cost_usd,
+                    usage_estimated=spent.usage_estimated,
                 )
-            case _:
-                raise NetworkError(f"run {self.id} is no longer followed")
 
     async def _follow(self) -> None:
         failure: ClientError | None = None
@@ -355,9 +361,9 @@ class AsyncRun:
             await self._tools.release()
         except Exception:
             logger.exception("the tools of run %s could not be released", self.id)
-        if self._terminal is not None:
+        if self._last is not None:
             for totals in self._totals:
-                totals.add(self._terminal)
+                totals.add(spent_of(self._last.data))
         if self._on_end is not None:
             self._on_end(self)
 
@@ -370,7 +376,7 @@ class AsyncRun:
             try:
                 async with self._opened(before) as stream:
                     await self._read(stream)
-                if self._terminal is not None:
+                if self._last is not None:
                     return
                 if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
                     # Nothing comes after the last event, and we have not seen that one: read it again.
@@ -403,8 +409,8 @@ class AsyncRun:
             yield stream
 
     async def _read(self, stream: EventStream) -> None:
-        frames = SseParser()
-        while self._terminal is None:
+        parser = SseParser()
+        while self._last is None:
             try:
                 async with asyncio.timeout(SETTLE_S if self._settling else None):
                     data = await stream.read()
@@ -416,53 +422,48 @@ class AsyncRun:
                 continue
             if not data:
                 return
-            for frame in frames.feed(data):
-                event = parse_event(frame, run_id=self.id, last_seq=self._position)
-                if event.seq > self._position:
-                    self._position = event.seq
-                    self._take_in(event)
+            for sent in parser.feed(data):
+                frame = parse_frame(sent, run_id=self.id, last_seq=self._position)
+                if frame.seq > self._position:
+                    self._position = frame.seq
+                    self._take_in(frame)
             self._tell()
 
-    def _take_in(self, event: Event) -> None:
+    def _take_in(self, frame: Frame) -> None:
+        event = frame.event
         if self._dispatch:
-            self._act_on(event)
-        if isinstance(event, Terminal):
-            self._terminal = event
+            self._act_on(frame)
+        if isinstance(event, RunEnded):
+            self._last = frame
         if event.seq <= self.last_seq:
             return
         self.last_seq = event.seq
-        self._events.append(event)
+        self._frames.append(frame)
         if self._on_event is not None:
             try:
                 self._on_event(event)
             except Exception:
                 logger.exception("on_event failed at event %d of run %s", event.seq, self.id)
 
-    def _act_on(self, event: Event) -> None:
-        match event:
-            case LocalToolCall() if self._settling:
-                self._held[event.tool_use_id] = event
-            case LocalToolCall():
-                self._dispatcher.offer(event)
-            case LocalToolResultIn():
-                self._held.pop(event.tool_use_id, None)
-                self._dispatcher.skip(event.tool_use_id)
-            case AssistantMessage():
+    def _act_on(self, frame: Frame) -> None:
+        match frame.event:
+            case CallFinished(call_id=call_id):
+                self._held.pop(call_id, None)
+                self._dispatcher.skip(call_id)
+            case TurnFinished():
                 # The next turn is complete, so every call of the one before has its answer.
                 self._held.clear()
             case _:
-                pass
+                if (call := offered(frame)) is None:
+                    return
+                if self._settling:
+                    self._held[call.tool_use_id] = call
+                else:
+                    self._dispatcher.offer(call)
 
     def _delivery_failed(self, error: ToolDeliveryError) -> None:
-        self._events.append(
-            ToolDeliveryFailed(
-                run_id=self.id,
-                seq=self.last_seq,
-                type="tool_delivery_failed",
-                tool_use_id=error.tool_use_id,
-                error=error,
-            )
-        )
+        event = ToolDeliveryFailed(run_id=self.id, seq=self.last_seq, call_id=error.tool_use_id, error=error)
+        self._frames.append(Frame(event=event, type="tool_delivery_failed", data={}))
         self._tell()
 
     def _tell(self) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self, Unpack
 from urllib.parse import quote
 
-from weftline.client.events import Event
+from weftline.client.events import ClientEvent
 from weftline.client.http import Http
 from weftline.client.results import ChatMessage, RunResult, SessionInfo, Totals
 from weftline.client.run import AsyncRun
@@ -61,7 +61,7 @@ class AsyncSession:
         async with await self.start(prompt, **options) as run:
             return await run.result()
 
-    async def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncGenerator[Event]:
+    async def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> AsyncGenerator[ClientEvent]:
         """Sends a message and yields the events of its run."""
         async with await self.start(prompt, **options) as run:
             async for event in run.events():

@@ -9,7 +9,7 @@ import msgspec
 
 from weftline.client.attachments import AttachmentLike, attachments_on_wire
 from weftline.client.errors import InvalidSpec
-from weftline.client.events import Event
+from weftline.client.events import ClientEvent
 from weftline.client.tools import ToolLike
 from weftline.suggestions import did_you_mean
 
@@ -36,7 +36,7 @@ class MessageOptions(TypedDict, total=False):
     metadata: Mapping[str, str] | None
     deadline_s: float | None
     idempotency_key: str | None
-    on_event: Callable[[Event], object] | None
+    on_event: Callable[[ClientEvent], object] | None
 
 
 class SessionOptions(TypedDict, total=False):

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 from weftline.background import LoopThread
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
-from weftline.client.events import AssistantDelta, Event
+from weftline.client.events import ClientEvent, Frame
 from weftline.client.notices import from_here
 from weftline.client.results import (
     ChatMessage,
@@ -27,6 +27,7 @@ from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt
+from weftline.events import TextDelta
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Client:
         """Creates a run, answers its calls and waits for its end."""
         return self.wait(self._core.run(prompt, **options))
 
-    def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> Generator[Event]:
+    def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> Generator[ClientEvent]:
         """Creates a run and yields its events; stopping early cancels the run."""
         with self.start(prompt, **options) as run:
             yield from run.events()
@@ -106,7 +107,7 @@ class Client:
         cancel_on_exit: bool = False,
         deadline_s: float | None = None,
         output_type: Any = None,
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[ClientEvent], object] | None = None,
     ) -> Run:
         """Follows an existing run, from the event after `last_seq`; see `AsyncClient.attach`."""
         attached = self._core.attach(
@@ -220,21 +221,25 @@ class Run:
     def done(self) -> bool:
         return self._run.done
 
-    def events(self, *, raise_on_failure: bool = True) -> Generator[Event]:
+    def events(self, *, raise_on_failure: bool = True) -> Generator[ClientEvent]:
         """Every event from the first, each once; a run that does not succeed raises after its last event."""
+        return (frame.event for frame in self.frames(raise_on_failure=raise_on_failure))
+
+    def frames(self, *, raise_on_failure: bool = True) -> Generator[Frame]:
+        """The same, each event with what the server sent for it."""
         position = 0
         while batch := self._client.wait(self._run.take(position)):
-            for event in batch:
+            for frame in batch:
                 position += 1
-                yield event
+                yield frame
         self._run.check(raise_on_failure=raise_on_failure)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[ClientEvent]:
         return self.events()
 
     def text(self) -> Generator[str]:
         """The pieces of the model's text, as they come."""
-        return (event.text for event in self.events() if isinstance(event, AssistantDelta))
+        return (event.text for event in self.events() if isinstance(event, TextDelta))
 
     def result(self) -> RunResult:
         """Waits for the end; see `AsyncRun.result` for what it raises."""
@@ -286,7 +291,7 @@ class Session:
         """Sends a message and waits for the answer. Options given here apply only to this message."""
         return self._client.wait(self._session.send(prompt, **options))
 
-    def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Generator[Event]:
+    def stream(self, prompt: str | None = None, **options: Unpack[MessageOptions]) -> Generator[ClientEvent]:
         """Sends a message and yields the events of its run."""
         with self.start(prompt, **options) as run:
             yield from run.events()

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from weftline.client.arguments import arguments_of, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, ToolError
-from weftline.client.events import LocalToolCall
+from weftline.client.events import OfferedCall
 from weftline.client.workers import HandlerWorkers
 from weftline.tools.signature import Docstring
 from weftline.wire.limits import TOOL_NAME_PATTERN
@@ -42,7 +42,7 @@ class Tool(Protocol):
         """Undoes one `acquire`."""
         ...
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         """The handler of a call, if the call is for this tool."""
         ...
 
@@ -100,7 +100,7 @@ class LocalTool(Generic[P, R]):
     async def release(self) -> None:
         pass
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         return _FunctionCall(self) if call.kind == "local" and call.name == self.name else None
 
     async def answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
@@ -199,7 +199,7 @@ class ServerTool:
     async def release(self) -> None:
         pass
 
-    def handler(self, call: LocalToolCall) -> Handler | None:
+    def handler(self, call: OfferedCall) -> Handler | None:
         return None
 
     def __repr__(self) -> str:
@@ -282,7 +282,7 @@ class Toolset:
         """The same tools for a run of a session. It holds them itself, so that the session may be closed first."""
         return Toolset(self._tools)
 
-    def handler(self, call: LocalToolCall) -> Handler:
+    def handler(self, call: OfferedCall) -> Handler:
         for one in self._tools:
             found = one.handler(call)
             if found is not None:

@@ -7,16 +7,21 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.messages import Usage
+
 T = TypeVar("T")
 
 
 class Tokens(Struct, frozen=True, rename="camel"):
-    """Tokens of all model calls of a run. `cached_tokens` are part of the input, `reasoning_tokens` of the output."""
+    """Tokens of all model calls of a run. `cached_tokens` and `cache_write_tokens` are part of the input,
+    `reasoning_tokens` of the output.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     output_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(
@@ -24,6 +29,7 @@ class Tokens(Struct, frozen=True, rename="camel"):
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.output_tokens + other.output_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -32,6 +38,21 @@ class ModelUsed(Struct, frozen=True, rename="camel"):
     provider: str = ""
     vendor_model_id: str = ""
     reasoning_effort: str | None = None
+
+
+class Spent(Struct, frozen=True):
+    """What a run used. `tokens` and `model` are None if the server did not report usage.
+
+    `attempts` counts model calls, where `turns` counts each turn once. `cost_usd` is None when the price of some call
+    is not known. `usage_estimated` is True if some call did not report what it used: the rest contains an estimate.
+    """
+
+    tokens: Tokens | None = None
+    turns: int = 0
+    model: ModelUsed | None = None
+    attempts: int = 0
+    cost_usd: float | None = None
+    usage_estimated: bool = False
 
 
 class CallName(Struct, frozen=True, rename="camel"):
@@ -50,6 +71,29 @@ class CancelReceipt(Struct, frozen=True, rename="camel"):
     stopped: tuple[CallName, ...] = ()
     finished: tuple[CallName, ...] = ()
     in_doubt: tuple[CallName, ...] = ()
+
+
+def spent_of(payload: dict[str, Any]) -> Spent:
+    """What the last event of a run says about that."""
+    turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
+    model = lenient(payload.get("model"), ModelUsed)
+    has_model = model is not None and bool(model.provider)
+    return Spent(
+        lenient(payload.get("tokens"), Tokens) if has_model or model is None else None,
+        turns if isinstance(turns, int) else 0,
+        model if has_model else None,
+        attempts if isinstance(attempts, int) else 0,
+        float(cost) if isinstance(cost, int | float) else None,
+        payload.get("usageEstimated") is True,
+    )
+
+
+def usage_of(payload: dict[str, Any]) -> Usage:
+    """The `tokens` of an event in the words of `weftline.events`."""
+    used = lenient(payload.get("tokens"), Tokens) or Tokens()
+    return Usage(
+        used.input_tokens, used.cached_tokens, used.reasoning_tokens, used.output_tokens, used.cache_write_tokens
+    )
 
 
 def lenient(value: object, kind: type[T]) -> T | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
-from msgspec.json import Decoder, Encoder
+from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
@@ -95,6 +95,12 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
     message_id: str = ""
 
 
+class TakenBody(Struct):
+    """Of `messages.taken`: the texts of the messages, so that the entry can be shown without those before it."""
+
+    texts: tuple[str, ...]
+
+
 class TextBody(Struct):
     """Of `loop.detected`, `final.forced`, `output.rejected` and `results.over_budget`: a message to the model."""
 
@@ -155,6 +161,7 @@ decode_closed = Decoder(ClosedBody).decode
 decode_text = Decoder(TextBody).decode
 decode_failed = Decoder(FailedBody).decode
 decode_ended = Decoder(EndedBody).decode
+decode_taken = Decoder(TakenBody).decode
 decode_queued = Decoder(QueuedBody).decode
 decode_message = Decoder(Message).decode
 decode_note = Decoder(ProviderNote).decode
@@ -188,6 +195,16 @@ def turn_args(body: TurnBody) -> list[bytes]:
 def note_body(call: ProviderCall, *, turn: int) -> bytes:
     """The body of a note about `call`: one line, whatever the provider sent, because notes are joined by newlines."""
     return encode(ProviderNote(replace(call, input=_line(call.input), result=_line(call.result), opaque=UNSET), turn))
+
+
+def provider_result(call: ProviderCall) -> str:
+    """The result of a tool that the provider ran itself, as JSON; "" if there is none."""
+    if call.result is UNSET:
+        return ""
+    try:
+        return encode(decode(call.result)).decode()
+    except (DecodeError, RecursionError):
+        return encode(bytes(call.result).decode(errors="replace")).decode()
 
 
 def _line(raw: Raw | UnsetType) -> Raw | UnsetType:

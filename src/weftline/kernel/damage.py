@@ -43,6 +43,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "loop.detected": bodies.decode_text,
     "final.forced": bodies.decode_text,
     "message.queued": bodies.decode_queued,
+    "messages.taken": bodies.decode_taken,
     "run.ended": bodies.decode_ended,
 }
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {

@@ -285,6 +285,9 @@ class CallStarted(Head, frozen=True, tag="call.started"):
     effect: Effect | None = None
     child: str = ""
     """The id of the run that carries it out, created in the same transaction."""
+    id: str = ""
+    name: str = ""
+    """Of a call with a child: its id and its tool, so that the entry can be shown without those before it."""
 
 
 class ChildEnded(Head, frozen=True, tag="child.ended"):
@@ -303,6 +306,10 @@ class ChildEnded(Head, frozen=True, tag="child.ended"):
     turns: int = 0
     elapsed_us: int = 0
     """From its creation to its end."""
+    child: str = ""
+    id: str = ""
+    name: str = ""
+    """As in `call.started`."""
 
 
 class CallClosed(Head, frozen=True, tag="call.closed"):
@@ -358,7 +365,7 @@ class MessageQueued(Head, frozen=True, tag="message.queued"):
 
 
 class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on."""
+    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
 
     ids: tuple[str, ...]
 

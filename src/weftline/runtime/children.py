@@ -42,7 +42,7 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
         return _refused(command, call, work, prompts.child_not_started(call.name, str(error)))
-    return Outcome(Draft(CallStarted(command.turn, command.index, 1)), child=plan)
+    return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
 def _refused(command: StartChild, call: Call, work: WorkingSet, text: str) -> Outcome:

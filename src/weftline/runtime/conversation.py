@@ -34,7 +34,18 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Assistant, Image, Message, System, Text, ToolResult, ToolResults, User, UserPart
+from weftline.messages import (
+    Assistant,
+    Image,
+    Message,
+    System,
+    Text,
+    ToolResult,
+    ToolResults,
+    User,
+    UserPart,
+    joined_text,
+)
 from weftline.plan import RunPlan
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
@@ -228,6 +239,10 @@ class Conversation:
                     self.failure, self.partial = failed.message, failed.text
             case _:
                 pass  # not part of the conversation
+
+    def queued_texts(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """The texts of messages that nobody has taken yet."""
+        return tuple([joined_text(self._queued[id].parts) if id in self._queued else "" for id in ids])
 
     def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
         message = turn.message

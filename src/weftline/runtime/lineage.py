@@ -53,7 +53,7 @@ class Lineage:
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)
         elapsed_us = last.at - (child.log.started_at or last.at)
-        self._fleet.take(parent, _ended(link, end, last.body, elapsed_us=elapsed_us))
+        self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
     async def unheard(self, parent: LiveRun) -> list[Draft]:
@@ -91,11 +91,13 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent")))
 
 
-def _ended(parent: Parent, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:
+def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:
     """The parent's fact about the terminal entry of a child."""
+    calls = parent.state.batch.calls
+    call = calls[link.index] if link.index < len(calls) and calls[link.index].child == child else None
     fact = ChildEnded(
-        parent.turn,
-        parent.index,
+        link.turn,
+        link.index,
         end.status,
         end.code,
         end.usage,
@@ -103,6 +105,9 @@ def _ended(parent: Parent, end: RunEnded, body: bytes, *, elapsed_us: int) -> Dr
         end.estimated,
         end.turns,
         max(elapsed_us, 0),
+        child=child,
+        id="" if call is None else call.id,
+        name="" if call is None else call.name,
     )
     return Draft(fact, body)
 
@@ -115,19 +120,19 @@ async def _unheard(store: LogReader, run: LiveRun) -> list[Draft]:
         call = state.batch.calls[index]
         if not call.child or not call.waits_for_child:
             continue
-        parent = Parent(run.id, state.turn - 1, index)
+        link = Parent(run.id, state.turn - 1, index)
         key = ids.key_of(call.child)
         row = await store.run(key)
         if row is None:
             logger.error("run %s: its child %s is not in the store", run.id, call.child)
             lost = RunEnded("failed", code="worker_error")
             body = bodies.encode(bodies.EndedBody(error="It is not in the store."))
-            found.append(_ended(parent, lost, body, elapsed_us=0))
+            found.append(_ended(run, link, call.child, lost, body, elapsed_us=0))
         elif row.ended_at is not None:
             last = await store.entry(key, row.next_seq - 1)
             assert last is not None
             end = decode_fact.decode(last.head)
             assert isinstance(end, RunEnded)
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
-            found.append(_ended(parent, end, last.body, elapsed_us=elapsed_us))
+            found.append(_ended(run, link, call.child, end, last.body, elapsed_us=elapsed_us))
     return found

@@ -25,6 +25,7 @@ from weftline.kernel.entries import (
     FinalForced,
     How,
     LoopDetected,
+    MessagesTaken,
     OutputRejected,
     ResultsOverBudget,
     RunEnded,
@@ -101,6 +102,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return _cut_short(state, work, head)
         case LoopDetected() | FinalForced() | ResultsOverBudget():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
+        case MessagesTaken():
+            return Draft(head, bodies.encode(bodies.TakenBody(conversation.queued_texts(head.ids))))
         case OutputRejected():
             problem = conversation.turn.problem if conversation.turn is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))

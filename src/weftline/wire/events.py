@@ -48,7 +48,8 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import File, Image, Text, joined_text
-from weftline.wire.responses import usage_triple
+from weftline.plan import agent_of
+from weftline.wire.responses import tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
     {
@@ -139,7 +140,8 @@ def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None
     """The event of an entry and its payload, a JSON object; None for what clients do not see."""
     kind = type(head)
     if kind is RunCreated:
-        return "started", encode({"runId": run_id})
+        agent = agent_of(bodies.decode_created(body).plan) if body else None
+        return "started", encode({"runId": run_id} if agent is None else {"runId": run_id, "agent": agent})
     projection = PROJECTIONS.get(kind)
     return None if projection is None else projection(head, body)
 
@@ -157,6 +159,40 @@ def _turn_restarted(head: AttemptStarted, body: bytes) -> tuple[str, bytes] | No
     if head.attempt == 1:
         return None
     return "turn_restarted", encode({"turn": head.turn, "attempt": head.attempt, "reason": head.cause})
+
+
+def _child_started(head: CallStarted, body: bytes) -> tuple[str, bytes] | None:
+    if not head.child:
+        return None
+    payload = {"toolUseId": head.id, "name": head.name, "childRunId": head.child, "turn": head.turn}
+    return "child_started", encode(payload)
+
+
+def _child_ended(head: ChildEnded, body: bytes) -> tuple[str, bytes]:
+    payload: dict[str, Any] = {
+        "toolUseId": head.id,
+        "name": head.name,
+        "childRunId": head.child,
+        "status": head.status,
+        "turns": head.turns,
+        "tokens": tokens(head.usage),
+    }
+    if head.cost_nusd is not None:
+        payload["costUsd"] = head.cost_nusd / 1_000_000_000
+    return "child_ended", encode(payload)
+
+
+def _messages_taken(head: MessagesTaken, body: bytes) -> tuple[str, bytes]:
+    return "messages_taken", encode({"texts": bodies.decode_taken(body).texts if body else ()})
+
+
+def _output_rejected(head: OutputRejected, body: bytes) -> tuple[str, bytes]:
+    message = bodies.decode_text(body).text if body else ""
+    return "output_rejected", encode({"turn": head.turn, "message": message})
+
+
+def _final_forced(head: FinalForced, body: bytes) -> tuple[str, bytes]:
+    return "final_forced", encode({"reason": head.reason})
 
 
 def _loop_detected(head: LoopDetected, body: bytes) -> tuple[str, bytes]:
@@ -195,7 +231,7 @@ def provider_call(body: bytes) -> bytes:
     """
     note = bodies.decode_note(body)
     part = note.call
-    result = "" if part.result is UNSET else encode(_json(part.result)).decode()
+    result = bodies.provider_result(part)
     return encode(
         {
             "toolUseId": part.id,
@@ -251,24 +287,29 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
     content = bodies.decode_opened(body)
     if head.client is None:
         return "tool_call", encode(
-            {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
+            {
+                "toolUseId": head.id,
+                "name": head.name,
+                "input": content.args,
+                "args": content.args,
+                "turn": head.turn,
+            }
         )
-    payload = encode({"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client})
+    payload = encode(
+        {"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client, "turn": head.turn}
+    )
     if content.echo is not UNSET and bytes(content.echo) != b"{}":
         payload = payload[:-1] + b"," + bytes(content.echo)[1:]
     return "local_tool_call", payload
 
 
-def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
-    if head.client is not None and head.how in ("cancelled", "not_run"):
-        return None
+def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
     excerpt = _excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
-        if head.is_error:
-            return "local_tool_result_in", encode({"toolUseId": head.id, "error": excerpt})
-        return "local_tool_result_in", encode({"toolUseId": head.id, "output": excerpt, "result": excerpt})
+        answer = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
+        return "local_tool_result_in", encode({"toolUseId": head.id, "name": head.name, **answer, "how": head.how})
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
@@ -277,6 +318,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes] | None:
         "result": excerpt,
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
+        "how": head.how,
     }
     if head.how == "in_doubt":
         payload["inDoubt"] = True
@@ -327,6 +369,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
         payload |= {"subtype": RESULT_SUBTYPES[head.code], "ok": False, "error": content.error}
         if head.code in ERROR_CLASSES:
             payload |= {"code": head.code, "errorClass": head.code}
+        if content.partial_text is not None:
+            payload["partialText"] = content.partial_text
     else:
         event = "error"
         payload |= {"error": content.error, "code": head.code or "error"}
@@ -358,6 +402,11 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     BudgetExceeded: _budget_exceeded,
     RunPaused: _run_paused,
     RunResumed: _run_resumed,
+    CallStarted: _child_started,
+    ChildEnded: _child_ended,
+    MessagesTaken: _messages_taken,
+    OutputRejected: _output_rejected,
+    FinalForced: _final_forced,
 }
 """Except `run.created`, which needs the run's id."""
 INTERNAL: frozenset[type[Fact]] = frozenset(
@@ -366,16 +415,11 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         InstructionsRendered,
         RunAdopted,
         AttemptFailed,
-        OutputRejected,
         OutputAccepted,
         ResultsOverBudget,
         CallGated,
-        CallStarted,
-        FinalForced,
         MessageQueued,
-        MessagesTaken,
         CancelRequested,
-        ChildEnded,
         TimerFired,
     }
 )

@@ -163,6 +163,8 @@ class Tokens(Struct, frozen=True, rename="camel"):
     cached_tokens: int
     reasoning_tokens: int
     output_tokens: int
+    cache_write_tokens: int | UnsetType = UNSET
+    """Input that was written to a cache; absent if there was none."""
 
 
 class ModelUsed(Struct, frozen=True, rename="camel"):
@@ -185,19 +187,24 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
 
 
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
-    """Counts are never negative, and a part is never more than its whole."""
-    whole_input, whole_output = _count(usage.input), _count(usage.output)
     return UsageTriple(
-        Tokens(
-            whole_input,
-            min(_count(usage.cached), whole_input),
-            min(_count(usage.reasoning), whole_output),
-            whole_output,
-        ),
+        tokens(usage),
         _count(turns),
         _count(attempts),
         ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
         True if estimated else UNSET,
+    )
+
+
+def tokens(usage: Usage) -> Tokens:
+    """Counts are never negative, and a part is never more than its whole."""
+    whole_input, whole_output = _count(usage.input), _count(usage.output)
+    return Tokens(
+        whole_input,
+        min(_count(usage.cached), whole_input),
+        min(_count(usage.reasoning), whole_output),
+        whole_output,
+        min(_count(usage.cache_write), whole_input) or UNSET,
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from weftline.client import AssistantDelta, AsyncClient, RunCancelled, RunFailed
+from weftline.client import AsyncClient, RunCancelled, RunFailed
+from weftline.events import TextDelta
 from weftline.testing import ServerProcess
 
 from .conftest import KEY, team_of
@@ -101,7 +102,7 @@ async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
             upstream.answers(Reply(dialect.begun("twelve bytes"), then="silence"))
             async with await client.start("hi", model_id=model) as run:
                 async for event in run.events(raise_on_failure=False):
-                    if isinstance(event, AssistantDelta):
+                    if isinstance(event, TextDelta):
                         await run.cancel()
                 with pytest.raises(RunCancelled) as cancelled:
                     await run.result()
@@ -127,7 +128,7 @@ async def test_a_call_that_does_not_report_its_usage_is_estimated_and_says_so(
             upstream.answers(Reply(dialect.begun("twelve bytes"), then="silence"), dialect.answer("hi"))
             run = await client.start("hi", model_id=model)
             async for event in run.events(raise_on_failure=False):
-                if isinstance(event, AssistantDelta):
+                if isinstance(event, TextDelta):
                     break
             server.kill()
             server.start()

@@ -1,0 +1,128 @@
+"""One vocabulary: the library's events of a log and the client's of its stream are the same, whatever is in the log."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import get_args
+
+from hypothesis import given, settings
+from msgspec import Raw
+
+from kernel.histories import History, histories, lived
+from weftline import events
+from weftline.agent.event_page import NAMES, table
+from weftline.agent.projection import events_of
+from weftline.client.events import Frame, parse_frame
+from weftline.events import AnyEvent, Event
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    PROVIDER_CALL,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+    Fact,
+)
+from weftline.messages import ProviderCall
+from weftline.net.sse import SseParser
+from weftline.runtime.engine import EntryBatch
+from weftline.server.sse import sse_frames
+from weftline.store.base import Stored
+from weftline.wire.events import OBSERVED, PROJECTIONS
+
+SEARCH = ProviderCall("s1", "web_search", "anthropic", result=Raw(b'[{"url": "caf\\u00e9"}]'))
+OBSERVATIONS: dict[str, list[bytes]] = {
+    TEXT_DELTA: [b'{"text":"a","turn":0,"attempt":1}', b'{"text":"b","turn":2,"attempt":3}'],
+    THINKING_DELTA: [b'{"text":"hm","turn":1,"attempt":1}'],
+    PROVIDER_CALL: [
+        bodies.note_body(SEARCH, turn=3),
+        bodies.note_body(ProviderCall("s2", "code", "openai", status="failed"), turn=0),
+    ],
+    TOOL_PROGRESS: [
+        bodies.encode(bodies.ProgressNote("c1", "dig", 1)),
+        bodies.encode(bodies.ProgressNote("c1", "dig", 1.5, 2, "half")),
+    ],
+    TOOL_NOTE: [
+        bodies.encode(bodies.ToolNote("c1", "dig", "found", Raw(b'{"gold":[1,null]}'))),
+        bodies.encode(bodies.ToolNote("c1", "dig", "found", Raw(b"null"))),
+    ],
+}
+
+
+def log_of(history: History) -> EntryBatch:
+    """The log of a run with everything that can be observed in its middle."""
+    seq, items = 1, list[Stored]()
+    entries = lived(history).entries
+    for place, entry in enumerate(entries):
+        items.append(Stored(seq, entry.at, KIND[type(entry.head)], bodies.encode(entry.head), entry.body))
+        seq += 1
+        if place != len(entries) // 2:
+            continue
+        for kind, seen in OBSERVATIONS.items():
+            items.append(Stored(seq, entry.at, kind, b"", b"\n".join(seen), count=len(seen)))
+            seq += len(seen)
+    return EntryBatch("run_1", items, size=0, last_seq=seq - 1, ended=True)
+
+
+def streamed(batch: EntryBatch) -> list[Frame]:
+    """What a client makes of the bytes that a server sends."""
+    return [parse_frame(sent, run_id=batch.run_id) for sent in SseParser().feed(sse_frames(batch))]
+
+
+def part(batch: EntryBatch, *, after: int) -> EntryBatch:
+    """What a reader gets who goes on from there."""
+    items = [item for item in batch.items if item.last_seq > after]
+    return EntryBatch(batch.run_id, items, size=0, last_seq=batch.last_seq, ended=True, after=after)
+
+
+@given(histories)
+def test_the_library_and_the_client_see_the_same_in_every_log(history: History) -> None:
+    batch = log_of(history)
+    seen = list(events_of(batch))
+    frames = streamed(batch)
+    assert [frame.event for frame in frames] == seen
+    kinds = {seq: item.kind for item in batch.items for seq in range(item.seq, item.last_seq + 1)}
+    for frame in frames:
+        names = NAMES[type(frame.event)]
+        assert frame.type in names.wire and kinds[frame.seq] in names.log
+
+
+@settings(max_examples=10)
+@given(histories)
+def test_an_event_is_the_same_wherever_a_reader_begins(history: History) -> None:
+    batch = log_of(history)
+    seen = list(events_of(batch))
+    for after in range(0, batch.last_seq, 1 + batch.last_seq // 8):
+        rest = part(batch, after=after)
+        assert list(events_of(rest)) == [event for event in seen if event.seq > after]
+        assert [frame.event for frame in streamed(rest)] == [event for event in seen if event.seq > after]
+
+
+def test_the_histories_have_every_event_that_there_is() -> None:
+    found = {type(event) for seed in range(40) for event in events_of(log_of(History(seed, 600)))}
+    assert found == {*get_args(AnyEvent)} - {events.UnknownEvent}
+
+
+def test_each_entry_that_is_shown_is_shown_by_both() -> None:
+    by_library: dict[str, set[type[Event]]] = defaultdict(set)
+    for event, names in NAMES.items():
+        for kind in names.log:
+            by_library[kind].add(event)
+    shown: set[type[Fact]] = {*PROJECTIONS}
+    assert by_library.keys() == {KIND[fact] for fact in shown} | {"run.created"} | OBSERVED.keys()
+
+
+def test_what_only_newer_code_knows_is_an_event_without_a_meaning() -> None:
+    newer = Stored(1, 0, "gate.asked", b'{"type":"gate.asked","turn":0}', b"{}")
+    batch = EntryBatch("run_1", [newer], size=0, last_seq=1, ended=False, newer=True)
+    assert list(events_of(batch)) == [events.UnknownEvent(run_id="run_1", seq=1, type="gate.asked")]
+
+
+def test_the_page_about_events_has_the_table_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- table -->\n(.*?)<!-- /table -->", page, re.DOTALL)
+    command = "python -m weftline.agent.event_page docs/events.md"
+    assert found is not None and found[1].strip() == table().strip(), command
