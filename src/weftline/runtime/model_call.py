@@ -61,6 +61,8 @@ LONG_WAIT_S = 60.0
 MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 _PROVIDER_ID_BYTES = 128
+_STINT = 64
+"""How many calls are prepared in one go."""
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log as it is."""
 
@@ -392,6 +394,8 @@ async def prepare_calls(
     gated = code is not None and code.gates
     sequential = code is not None and code.sequential
     for index, call in enumerate(message.calls):
+        if index % _STINT == _STINT - 1:
+            await asyncio.sleep(0)  # others have a turn
         tool = toolbox.get(call.name)
         if tool is None:
             args = _as_object(call.args)
