@@ -84,6 +84,11 @@ class Redactor:
         return bool(self._found)
 
     @property
+    def secrets(self) -> Sequence[str]:
+        """What it looks for."""
+        return self._found
+
+    @property
     def heavy(self) -> bool:
         """Whether it has so much to look for that this is not to be done on the event loop."""
         return self._chars > _LIGHT_CHARS

@@ -92,6 +92,68 @@ async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and
         assert done.code == 0 and json.loads(done.out)["unreadable"] == 5 and runs[1] in done.err
 
 
+async def test_a_damaged_row_is_shown_as_damaged_and_does_not_hide_the_others(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    impossible = -(2**63)
+    columns: dict[str, Any] = {
+        "status": "{garbage",
+        "created_at": impossible,
+        "started_at": 2**62,
+        "ended_at": impossible,
+        "next_seq": impossible,
+        "metadata": "{garbage",
+        "name": b"\xff\xfe",
+    }
+    of_sessions: dict[str, Any] = {
+        "spec": b"\xff\x00g",
+        "metadata": "[1]",
+        "created_at": impossible,
+        "last_used_at": impossible,
+        "ended_at": impossible,
+    }
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        fine, *runs = [await api.start("hello") for _ in range(1 + len(columns))]
+        for run in (fine, *runs):
+            await api.events(run)
+        made = [await api.post("agent-sessions", {"modelId": "scripted:hello"}) for _ in range(2 + len(of_sessions))]
+        unhurt, talked, *sessions = [reply.json["sessionId"] for reply in made]
+        said = await api.post(f"agent-sessions/{talked}/messages", {"prompt": "x"})
+        await api.events(said.json["runId"])
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        for key, (column, value) in enumerate(columns.items(), start=2):
+            text = isinstance(value, bytes)
+            db.execute(f"UPDATE runs SET {column} = {'CAST(? AS TEXT)' if text else '?'} WHERE key = ?", (value, key))
+        for key, (column, value) in enumerate(of_sessions.items(), start=3):
+            db.execute(f"UPDATE threads SET {column} = ? WHERE key = ?", (value, key))
+        db.execute("UPDATE thread_messages SET message = x'7b' WHERE thread = 2")
+        db.close()
+        server.start()
+        for query in ("agent-runs", "agent-runs?limit=3"):
+            listed = {run["id"]: run["errorCode"] for run in (await api.get(query)).json["runs"]}
+            assert (
+                listed.items() <= {fine: None, said.json["runId"]: None, **dict.fromkeys(runs, "log_damaged")}.items()
+            )
+        assert len((await api.get("agent-runs")).json["runs"]) == len(runs) + 2
+        for run, column in zip(runs, columns, strict=True):
+            error = check_error(await api.get(f"agent-runs/{run}"), 500, "log_damaged")
+            assert run in error["message"] and column in error["message"]
+            assert (await api.events(run))[-1].type in ("result", "error")
+        assert (await api.snapshot(fine))["finalText"] == "hi"
+        listed = {one["id"]: one.get("errorCode") for one in (await api.get("agent-sessions")).json["sessions"]}
+        damaged = dict.fromkeys(sessions, "log_damaged") | {sessions[0]: None}  # specs are not read for a list
+        assert listed == {unhurt: None, talked: None, **damaged}
+        for session in (talked, *sessions):
+            check_error(await api.get(f"agent-sessions/{session}"), 500, "log_damaged")
+            refused = await api.post(f"agent-sessions/{session}/messages", {"prompt": "x"})
+            check_error(refused, 500, "log_damaged")
+        said = await api.post(f"agent-sessions/{unhurt}/messages", {"prompt": "x"})
+        assert (await api.events(said.json["runId"]))[-1].type == "result"
+        assert "Traceback" not in "".join(server.log)
+
+
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 200_000], ids=["not JSON", "too deep"])
 async def test_cancelling_an_ended_run_whose_log_does_not_read_leaves_it_as_it_is(
     tmp_path: Path, http: aiohttp.ClientSession, body: bytes

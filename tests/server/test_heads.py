@@ -187,16 +187,21 @@ async def test_what_follows_a_chunked_body_does_not_join_the_head(
     assert statuses(await answers(server, first, second)) == [200, 400]
 
 
-async def test_a_connection_header_after_a_chunked_body_leaves_no_client_waiting(
-    server: ServerProcess, credentials: tuple[str, str]
+@pytest.mark.parametrize("trailer", [b"Connection: close", b"Connection: keep-alive", b"connection: Upgrade"])
+async def test_a_connection_header_after_a_chunked_body_means_nothing(
+    server: ServerProcess, credentials: tuple[str, str], trailer: bytes
 ) -> None:
-    body = b"%x\r\n%b\r\n0\r\nConnection: close\r\n\r\n" % (len(RUN), RUN)
-    head = post(credentials, headers=[CHUNKED])
-    for segments in ([head + body + GET], [head + body], [head, body]):
+    body = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(RUN), RUN, trailer)
+    head, last = post(credentials, headers=[CHUNKED]), request(b"Host: x", b"Connection: close")
+    for segments in ([head + body + GET + last + GET], [head + body, GET, last], [head, body, last + GET]):
         data = await answers(server, *segments)
-        assert statuses(data) == [202] and b"connection: close" in data
+        assert statuses(data) == [202, *[200] * (b"".join(segments).partition(last)[0].count(GET) + 1)]
+        assert data.count(b"connection: close") == 1
     # One that is answered before its body has come.
-    assert statuses(await answers(server, request(b"Host: x", CHUNKED), body)) == [200]
+    assert statuses(await answers(server, request(b"Host: x", CHUNKED), body, last)) == [200, 200]
+    # The head is what counts.
+    closing = post(credentials, headers=[CHUNKED, b"Connection: close"])
+    assert statuses(await answers(server, closing + body + GET)) == [202]
 
 
 async def test_an_escaped_slash_does_not_separate_two_names(

@@ -35,7 +35,7 @@ async def test_a_large_spec_is_read_beside_the_loop_and_only_when_it_is_wanted(
     def readers() -> int:
         return sum(thread.name.startswith("weftline-reader") for thread in threading.enumerate())
 
-    large = ThreadDraft(name="t", agent=None, spec=b"x" * size)
+    large = ThreadDraft(name="t", agent=None, spec=b"{" + b" " * (size - 2) + b"}")
     made = await threads.create(at, acme, large)
     before = readers()
     row = await threads.find(at, Caller(acme), made.key, salt=made.salt)

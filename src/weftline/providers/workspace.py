@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from msgspec import Struct
 
@@ -17,7 +17,9 @@ from weftline.errors import WeftlineError
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, close_provider
+from weftline.providers.discreet import DiscreetProvider
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
+from weftline.redaction import Redactor
 
 
 class OwnProvider(Struct, frozen=True):
@@ -116,6 +118,17 @@ class WorkspaceCatalogs:
         if transport is None:
             transport = self._own_transport = self._own_transport or AiohttpTransport()
         # The server's environment is not the workspace's: keys are never taken from there.
-        provider = build_provider(row.settings, transport=transport, environ={})
+        provider = DiscreetProvider(
+            build_provider(row.settings, transport=transport, environ={}), _secrets_of(row.settings)
+        )
         self._built[row.id] = (row.version, provider)
         return provider
+
+
+def _secrets_of(settings: ProviderSettings) -> list[str]:
+    """What the provider is sent and nobody else is to see. Not every header: models may speak of their values."""
+    key = settings.api_key or ""
+    parts = key.split(":") if settings.family == "bedrock" else ()
+    headers = settings.options.get("headers")
+    in_headers = Redactor.of_environment(cast("dict[str, str]", headers)).secrets if isinstance(headers, dict) else ()
+    return [key, *parts, *in_headers, *Redactor.of_request(settings.base_url or "", {}).secrets]

@@ -66,6 +66,8 @@ MAX_RETRY_AFTER_S = 3600.0
 AGENT_ERROR = "agent_error"
 """The class of a failure that is the agent's own code's, not the provider's."""
 _PROVIDER_ID_BYTES = 128
+_STINT = 64
+"""How many calls are prepared in one go."""
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log as it is."""
 
@@ -421,6 +423,8 @@ async def prepare_calls(
     gated = code is not None and code.gates
     sequential = code is not None and code.sequential
     for index, call in enumerate(message.calls):
+        if index % _STINT == _STINT - 1:
+            await asyncio.sleep(0)  # others have a turn
         tool = toolbox.get(call.name)
         if tool is None:
             args = _as_object(call.args)

@@ -98,6 +98,8 @@ class App:
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks have changed; set by their delivery."""
         self.cursors = SealedCursors(store.log.id)
+        self.read_sessions: set[int] = set()
+        """Sessions whose messages are known to be readable."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -130,6 +130,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._all = connections
         self._limits = connections.limits
+        self._reads_on = False
         self._address = address
         self._departures: list[Departure] = []
         """Of the requests that are not answered yet."""
@@ -206,6 +207,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._reads_on:
+            self._read_on(after_close=False)
         self._phase = _HEAD
         self._watched = []
         departure = Departure()
@@ -220,10 +223,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         name = name.lower()
         if name in WATCHED:
             self._watched.append((name, value))
-        elif name == b"connection" and self._phase is _BODY:
-            # After a body it means nothing, but the parser may read no further: the client must not wait for more.
-            self.cycle.keep_alive = False
+        elif name == b"connection" and self._phase is _BODY and self.cycle.keep_alive:
+            # After a body it means nothing, but the parser takes it for a header and would read no further.
+            self._read_on(after_close=True)
         self.headers.append((name, value))
+
+    def _read_on(self, *, after_close: bool) -> None:
+        """Whether another request may follow one that closes the connection, for all that the parser knows."""
+        self._reads_on = after_close
+        parser = cast(Any, self).parser
+        parser.set_dangerous_leniencies(lenient_keep_alive=after_close, lenient_data_after_close=after_close)
 
     def on_headers_complete(self) -> None:
         limit = self._limits.max_head_bytes

@@ -51,6 +51,8 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
 
 
 async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
+    if row.damaged:
+        raise damage.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.thread)
     in_doubt = await _in_doubt(engine, row)

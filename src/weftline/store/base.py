@@ -181,6 +181,8 @@ class RunRow(Struct):
     """How often the process died while this run was on trial alone, without progress since."""
     deaths: int
     """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
     @property
     def changed_at(self) -> int:

@@ -15,6 +15,14 @@ def unreadable(run_id: str) -> StoreError:
     return StoreError(f"The log of run {run_id} is damaged: its first or last entry cannot be read.", code=LOG_DAMAGED)
 
 
+def row_damaged(run_id: str, column: str) -> StoreError:
+    return StoreError(f"The run {run_id} is damaged: its {column} cannot be read.", code=LOG_DAMAGED)
+
+
+def session_damaged(session_id: str, what: str) -> StoreError:
+    return StoreError(f"The session {session_id} is damaged: {what} cannot be read.", code=LOG_DAMAGED)
+
+
 def damaged_event(error: StoreError) -> tuple[str, bytes]:
     """The event in place of an entry that cannot be read. It is the last of its stream."""
     payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}

@@ -394,6 +394,8 @@ class ListedSession(Struct, rename="camel"):
     created_at: Time
     last_used_at: Time
     ended_at: Time | None
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of the session cannot be read; left out otherwise."""
 
 
 class SessionPage(Struct, rename="camel"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
-from msgspec import Struct
-from msgspec.json import encode
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.base import IdempotencyKey
 from weftline.store.database import Query
 from weftline.store.records import threads
@@ -19,6 +19,7 @@ from weftline.workspace.context import Caller, Workspaces
 
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
+_decode_object = Decoder(dict[str, Raw]).decode
 _READ_HERE_BYTES = 64 * 1024
 """A hop to a thread costs more than reading so little."""
 
@@ -72,8 +73,13 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
 
 
 async def spec(at: Workspaces, thread: ThreadRow) -> bytes:
-    """What each of its runs starts from."""
-    return await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_HERE_BYTES)
+    """What each of its runs starts from. Raises `StoreError` (`log_damaged`) if it cannot be read."""
+    spec = await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_HERE_BYTES)
+    try:
+        _decode_object(spec)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        raise StoreError("The session is damaged: its spec cannot be read.", code=LOG_DAMAGED) from None
+    return spec
 
 
 async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> ThreadRow:

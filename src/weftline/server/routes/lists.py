@@ -6,10 +6,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.json import encode
 
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import LOG_DAMAGED, InvalidRequest, NotFound
 from weftline.runtime import ids, prefixes
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
@@ -102,6 +102,7 @@ def _session(row: ThreadRow) -> ListedSession:
         iso(row.created_at),
         iso(row.last_used_at),
         None if row.ended_at is None else iso(row.ended_at),
+        LOG_DAMAGED if row.damaged else UNSET,
     )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.json import decode, encode
 
-from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, StoreError
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
@@ -25,6 +25,7 @@ from weftline.server.views import session_usage
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.bodies import SessionBody
+from weftline.wire.damage import session_damaged
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import (
     CreatedRun,
@@ -42,6 +43,7 @@ from weftline.workspace import agents, threads
 from weftline.workspace.threads import ThreadDraft
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
+_MAX_REMEMBERED = 10_000
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
@@ -85,6 +87,8 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
 
 
 async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
+    if row.damaged:
+        raise session_damaged(ids.session_id(row.key, row.salt), f"its {row.damaged}")
     view = SessionView(
         id=ids.session_id(row.key, row.salt),
         created_us=row.created_at,
@@ -101,8 +105,7 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
         try:
             return session_info(view, [bodies.decode_message(message) for message in stored])
         except UNREADABLE:
-            message = f"The session {view.id} is damaged: a message of it cannot be read."
-            raise StoreError(message, code=LOG_DAMAGED) from None
+            raise session_damaged(view.id, "a message of it") from None
 
     return Response(await off_loop(made, size=size))
 
@@ -132,6 +135,9 @@ async def _send(
         return Made(earlier, warnings)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="thread_ended")
+    if row.damaged:
+        raise session_damaged(ids.session_id(row.key, row.salt), f"its {row.damaged}")
+    await _check_history(app, row)
     own = await threads.spec(app.workspaces, row)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=principal.who), spec)
@@ -155,6 +161,25 @@ async def _send(
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None
     return Made(run_id, warnings)
+
+
+async def _check_history(app: App, row: ThreadRow) -> None:
+    """Refuses a message that no run could answer. Once per session and process: what was read once is readable."""
+    if row.key in app.read_sessions:
+        return
+    stored = await app.engine.thread_messages(row.key)
+
+    def read() -> None:
+        for message in stored:
+            bodies.decode_message(message)
+
+    try:
+        await off_loop(read, size=sum(map(len, stored)))
+    except UNREADABLE:
+        raise session_damaged(ids.session_id(row.key, row.salt), "a message of it") from None
+    if len(app.read_sessions) >= _MAX_REMEMBERED:
+        app.read_sessions.clear()
+    app.read_sessions.add(row.key)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 from msgspec.json import decode
+from msgspec.structs import replace
 
 from weftline.store import crashpoints
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, SqlValue, one, statement
 
 _NAMES = (
@@ -39,6 +41,8 @@ class ThreadRow(Struct, frozen=True):
     ended_at: int | None
     active_run: int | None
     spec_bytes: int
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class NewThread(Struct, frozen=True, kw_only=True):
@@ -181,8 +185,20 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         f" LIMIT {mark(wanted.limit)}",
         *values,
     )
-    return [ThreadRow(*row) for row in rows]
+    return [_shown(row) for row in rows]
 
 
 def _thread(row: Row | None) -> ThreadRow | None:
-    return None if row is None else ThreadRow(*row)
+    return None if row is None else _shown(row)
+
+
+def _shown(row: Row) -> ThreadRow:
+    thread, read = ThreadRow(*row), Columns()
+    return replace(
+        thread,
+        metadata=read.words("metadata", thread.metadata),
+        created_at=read.time("created_at", thread.created_at),
+        last_used_at=read.time("last_used_at", thread.last_used_at),
+        ended_at=read.time_or_none("ended_at", thread.ended_at),
+        damaged=read.damaged,
+    )

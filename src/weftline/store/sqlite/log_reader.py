@@ -17,9 +17,8 @@ from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
 from weftline.store.sqlite.reader_threads import ReaderThreads
-from weftline.store.sqlite.rows import ENTRY_COLUMNS, RUN_COLUMNS, run_row, stored
+from weftline.store.sqlite.rows import ENTRY_COLUMNS, stored
 
-_RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _ON_THE_LOOP_BYTES = 64 * 1024
 _NO_LIMIT = 2**62
 # The length of a blob is known without reading it.
@@ -42,8 +41,10 @@ class SqliteLogReader:
         self._threads = threads
 
     async def run(self, key: int) -> RunRow | None:
-        row = self._one(_RUN, key)
-        return run_row(row) if row else None
+        try:
+            return run_lists.one(self._reader, key)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise read_error(error) from error
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))

@@ -44,6 +44,8 @@ def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limi
     if head is None:
         return None
     upto, ended, format = head[0] - 1, bool(head[1]), head[2]
+    if upto < 0:  # the row is damaged; a reader would wait for ever
+        upto = _last_seq(db, run)
     if after >= upto:
         return Page([], upto, upto, ended, format)
     cursor = _rows(db, run, after, limit)
@@ -67,6 +69,15 @@ def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limi
     if limit is ON_THE_LOOP:
         raise NotOnTheLoop
     return Page(items, items[-1].last_seq, upto, ended, format)
+
+
+def _last_seq(db: apsw.Connection, run: int) -> int:
+    row: Any = db.execute(
+        "SELECT max(coalesce((SELECT max(seq) FROM entries WHERE run = ?1), 0),"
+        " coalesce((SELECT max(seq + count - 1) FROM deltas WHERE run = ?1), 0))",
+        (run,),
+    ).fetchone()
+    return row[0]
 
 
 def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weftline.store.base import AwaitFilter, LogReader, NewAwait
+from weftline.store.awaits import AwaitFilter, NewAwait
+from weftline.store.base import LogReader
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_workspace, outcomes
 
 

@@ -1,0 +1,115 @@
+"""A provider that repeats its key: the key is in nothing that it says."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from weftline.messages import ProviderCall, Text, Thinking, Usage, User
+from weftline.providers.assemble import Assembler, collect
+from weftline.providers.base import (
+    CallArgs,
+    CallDone,
+    CallStart,
+    Chunk,
+    Finish,
+    ModelInfo,
+    ModelRequest,
+    ProviderError,
+    TextDelta,
+    ThinkingDelta,
+    UsageUpdate,
+    Whole,
+)
+from weftline.providers.discreet import DiscreetProvider
+from weftline.redaction import REDACTED
+
+KEY = "sk-sk-Abc123+/def"
+
+
+class Parrot:
+    """Says what it was told to say."""
+
+    name = "parrot"
+    extra = 7
+
+    def __init__(self, *reads: Sequence[Chunk], error: ProviderError | None = None) -> None:
+        self._reads = reads
+        self._error = error
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        for chunks in self._reads:
+            yield chunks
+        if self._error is not None:
+            raise self._error
+
+    def models(self) -> Sequence[ModelInfo]:
+        return [ModelInfo("m")]
+
+    async def aclose(self) -> None:
+        return None
+
+
+async def answered(*reads: Sequence[Chunk]) -> Assembler:
+    return await collect(DiscreetProvider(Parrot(*reads), [KEY]), ModelRequest("m", [User.of("hi")]))
+
+
+async def fed(assembler: Assembler, provider: DiscreetProvider) -> None:
+    async for chunks in provider.stream(ModelRequest("m", [])):
+        assembler.feed(chunks)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 40])
+async def test_a_key_is_blacked_out_of_text_and_thinking_however_it_is_cut(size: int) -> None:
+    said = f"my key: {KEY}, really {KEY[:4]}"
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    shown = f"my key: {REDACTED}, really {KEY[:4]}"
+    answer = await answered(
+        [ThinkingDelta(piece) for piece in pieces], *[[TextDelta(piece)] for piece in pieces], [Finish("x")]
+    )
+    thinking, text = answer.message().parts
+    assert isinstance(thinking, Thinking) and isinstance(text, Text) and thinking.text == text.text == shown
+
+
+async def test_a_key_is_blacked_out_of_calls() -> None:
+    encoded = base64.b64encode(KEY.encode()).decode()
+    args = json.dumps({"x": KEY, "y": encoded})
+    answer = await answered(
+        [CallStart(0, KEY, KEY), *[CallArgs(0, char) for char in args], CallDone(0)],
+        [CallStart(1, "t", "c1"), CallDone(1, args)],
+        [CallStart(2, "t", "c2"), CallArgs(2, args)],
+        [Whole(ProviderCall("s", KEY, "parrot", input=Raw(args.encode()), result=Raw(args.encode())))],
+        [UsageUpdate(Usage(input=1)), Finish(KEY)],
+    )
+    assert KEY not in repr(answer.message()) and encoded[:12] not in repr(answer.message())
+    assert [call.name for call in answer.message().calls] == [REDACTED, "t", "t"]
+    assert all(json.loads(call.args) for call in answer.message().calls)
+    assert answer.finish_reason == REDACTED and answer.usage.input == 1
+
+
+async def test_what_is_held_when_an_answer_breaks_off_is_shown_unless_it_is_most_of_a_key() -> None:
+    for end, shown in ((KEY[:4], KEY[:4]), (KEY[:-1], REDACTED)):
+        assembler = Assembler("parrot")
+        stream = DiscreetProvider(Parrot([TextDelta(f"x {end}")], error=ProviderError("server", "gone")), [KEY])
+        with pytest.raises(ProviderError):
+            await fed(assembler, stream)
+        assert assembler.text == f"x {shown}"
+
+
+@given(st.lists(st.text(alphabet="sk-A", max_size=6)))
+async def test_text_without_the_key_arrives_as_it_was(pieces: list[str]) -> None:
+    reads: list[list[Any]] = [[TextDelta(piece)] for piece in pieces]
+    assert (await answered(*reads, [Finish("end_turn")])).text == "".join(pieces)
+
+
+def test_everything_else_is_passed_through() -> None:
+    provider: Any = DiscreetProvider(Parrot(), [KEY])
+    assert provider.name == "parrot" and provider.extra == 7 and [one.vendor_id for one in provider.models()] == ["m"]
+    assert not hasattr(provider, "nothing")
