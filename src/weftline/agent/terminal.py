@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from weftline.agent.calling import hook
 from weftline.agent.hooks import AwaitGate
-from weftline.kernel.entries import AwaitKind
 
 _one_at_a_time = threading.Lock()
 
@@ -18,7 +17,7 @@ class Asked(Protocol):
     """A question, and what may be said to it."""
 
     @property
-    def about(self) -> AwaitKind: ...
+    def about(self) -> str: ...
     @property
     def question(self) -> str: ...
     @property

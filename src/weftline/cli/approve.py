@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -38,9 +38,9 @@ def command(
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value: object = json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"is not JSON: {error}", param_hint="--args") from None
     if not isinstance(value, dict):
         raise click.BadParameter("must be a JSON object", param_hint="--args")
-    return value
+    return cast("dict[str, Any]", value)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from weftline.agent.agent import Agent
     from weftline.agent.sync import SyncRun
     from weftline.events import AwaitOpened
-    from weftline.kernel.entries import AwaitKind
     from weftline.messages import Message
 
 _PROMPT = "> "
@@ -122,7 +121,7 @@ class _Question:
     def __init__(self, run: SyncRun[object], asked: AwaitOpened) -> None:
         from weftline.cli.terminal import clean
 
-        self.about: AwaitKind = asked.kind
+        self.about = asked.kind
         self.question = clean(asked.question)
         self.options = asked.options
         self._run = run
