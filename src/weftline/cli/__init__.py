@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workspaces": ("weftline.cli.workspaces", "Workspaces and their features."),
     "users": ("weftline.cli.users", "People who give OAuth apps access."),
     "agents": ("weftline.cli.agents", "Stored agents."),
-    "webhooks": ("weftline.cli.webhooks", "Webhooks that are called when runs end."),
+    "webhooks": ("weftline.cli.webhooks", "Webhooks that are called when runs end or ask people."),
     "backup": ("weftline.cli.backup", "Copy the store while it is in use."),
     "restore": ("weftline.cli.restore", "Turn a backup into a store."),
     "resume": ("weftline.cli.resume", "Let the runs of a restored store continue."),

@@ -330,7 +330,7 @@ async def _delete_tool(at: Workspaces, *, workspace: str, id: str) -> str:
 
 
 async def _create_webhook(at: Workspaces, *, workspace: str, url: str, events: list[str]) -> CreatedWebhook:
-    made = await webhooks.create(at, await workspaces.ensure(at, workspace), url, events=events or webhooks.EVENTS)
+    made = await webhooks.create(at, await workspaces.ensure(at, workspace), url, events=events or webhooks.ENDS)
     return created_webhook_json(made.webhook, made.secret)
 
 
