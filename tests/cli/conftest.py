@@ -19,6 +19,23 @@ SCRIPTS: dict[str, Any] = {
     },
     "system": {"turns": [{"text": "{{system}}|{{user_messages}}"}]},
     "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},
+    "plan": {
+        "turns": [
+            {"tool_calls": [{"name": "present_plan", "args": {"plan": "1. Go."}}]},
+            {"text": "{{tool_results.0}}"},
+        ]
+    },
+    "ask_twice": {
+        "turns": [
+            {
+                "tool_calls": [
+                    {"name": "ask_user", "args": {"question": "Which?", "options": ["red", "blue"]}},
+                    {"name": "ask_user", "args": {"question": "Why?"}},
+                ]
+            },
+            {"text": "{{all_tool_results}}"},
+        ]
+    },
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
 }
 TOOLS = '''

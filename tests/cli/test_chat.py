@@ -12,12 +12,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from commands import weftline
 
 WAIT_S = 120
 APP = '''
 import asyncio
-from weftline import Agent, tool
+from weftline import Agent, ask_user, tool
 from weftline.testing import ScriptedModel, calls
 
 
@@ -35,6 +37,19 @@ async def wait() -> str:
     return ""
 
 
+@tool(confirm="Pay {amount}\\x1b[2J?")
+def pay(amount: int) -> str:
+    """Pays."""
+    return f"paid {amount}"
+
+
+payer = Agent(
+    ScriptedModel([calls("pay", amount=5), calls("ask_user", question="Why?"), "{{all_tool_results}}."]),
+    name="payer",
+    tools=[pay, ask_user],
+)
+helper = payer.as_tool("Pays.", name="helper")
+boss = Agent(ScriptedModel([calls("helper", task="Pay."), "{{tool_results.0}}"]), name="boss", tools=[helper])
 echo = Agent(ScriptedModel(["{{user_messages}} / {{message_count}}"]))
 busy = Agent(ScriptedModel([calls("weather", city="Lyon"), "Sunny\\x1b[2J."]), name="busy", tools=[weather])
 stuck = Agent(ScriptedModel([calls("wait"), "Never."]), name="stuck", tools=[wait])
@@ -121,6 +136,29 @@ def test_ctrl_c_cancels_the_answer_and_not_the_conversation(tmp_path: Path) -> N
         chat.say("/quit\n")
 
 
+@pytest.mark.parametrize("agent", ["payer", "boss"])
+def test_what_a_run_or_its_subagent_asks_is_asked_in_the_terminal(tmp_path: Path, agent: str) -> None:
+    with chatting(tmp_path, agent) as chat:
+        chat.say("Go.\n")
+        assert "\x1b[2J" not in chat.until("[y/n, or why not] ")
+        chat.say("y\n")
+        chat.until("Why?")
+        chat.until("> ")
+        chat.say("Because.\n")
+        assert "Because." in chat.until("paid 5")
+        chat.until("> ")
+        chat.say("/quit\n")
+
+
+def test_ctrl_c_at_a_question_cancels_the_answer(tmp_path: Path) -> None:
+    with chatting(tmp_path, "payer") as chat:
+        chat.say("Go.\n")
+        chat.until("[y/n, or why not] ")
+        os.kill(chat.pid, signal.SIGINT)
+        assert "cancelled" in chat.until("> ")
+        chat.say("/quit\n")
+
+
 def test_a_failed_answer_is_told_and_the_conversation_goes_on(tmp_path: Path) -> None:
     with chatting(tmp_path, "broken") as chat:
         for _ in range(2):
@@ -132,6 +170,6 @@ def test_a_failed_answer_is_told_and_the_conversation_goes_on(tmp_path: Path) ->
 def test_an_agent_must_be_chosen_if_there_are_several(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     done = weftline("chat", str(tmp_path / "app.py"))
-    assert done.code == 2 and "echo, busy, stuck, broken" in done.err
+    assert done.code == 2 and "payer, boss, echo, busy, stuck, broken" in done.err
     done = weftline("chat", str(tmp_path / "app.py"), "--agent", "bussy")
     assert done.code == 1 and "busy" in done.err

@@ -178,6 +178,10 @@ class Run(Generic[OutputT]):
         """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt."""
         await self._say(await_id, Answer(outcome="answered", value=value), by=by)
 
+    def below(self, run_id: str) -> Run[object]:
+        """A run that this one, or one below it, began: to answer what it asks."""
+        return Run(self._engine, run_id, output=None)
+
     async def _say(self, await_id: str, answer: Answer, *, by: str) -> None:
         host = await self._engine.runtime()
         await host.answer_await(await self._key(), await_id, answer, by=by)

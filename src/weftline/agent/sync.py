@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
@@ -72,6 +72,25 @@ class SyncRun(Generic[OutputT]):
 
     def cancel(self) -> None:
         self._loop.run(self._run.cancel())
+
+    def approve(
+        self,
+        await_id: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        remember: bool | Mapping[str, object] = False,
+        by: str = "library",
+    ) -> None:
+        self._loop.run(self._run.approve(await_id, args=args, remember=remember, by=by))
+
+    def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
+        self._loop.run(self._run.deny(await_id, reason, by=by))
+
+    def answer(self, await_id: str, value: Any, *, by: str = "library") -> None:
+        self._loop.run(self._run.answer(await_id, value, by=by))
+
+    def below(self, run_id: str) -> SyncRun[object]:
+        return SyncRun(self._loop, self._run.below(run_id))
 
     def _each(self, items: Any) -> Iterator[Any]:
         async def following() -> tuple[bool, Any]:

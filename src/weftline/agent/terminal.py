@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from weftline.agent.calling import hook
 from weftline.agent.hooks import AwaitGate
 
 _one_at_a_time = threading.Lock()
+
+
+class Asked(Protocol):
+    """A question, and what may be said to it."""
+
+    @property
+    def about(self) -> str: ...
+    @property
+    def question(self) -> str: ...
+    @property
+    def options(self) -> Sequence[str]: ...
+    def approve(self) -> None: ...
+    def deny(self, reason: str = "") -> None: ...
+    def answer(self, value: Any) -> None: ...
 
 
 @hook(AwaitGate)
@@ -20,12 +36,17 @@ async def ask_in_terminal(gate: AwaitGate) -> None:
 def _ask(gate: AwaitGate) -> None:
     with _one_at_a_time:
         try:
-            _ASKED[gate.about](gate)
+            ask(gate)
         except EOFError:
             pass  # nobody sits there
 
 
-def _confirm(gate: AwaitGate) -> None:
+def ask(asked: Asked) -> None:
+    """Asks whoever sits at the terminal, in this thread. Raises `EOFError` if nobody does."""
+    _ASKED[asked.about](asked)
+
+
+def _confirm(gate: Asked) -> None:
     said = input(f"\n{gate.question} [y/n, or why not] ").strip()
     if said.lower() in ("y", "yes"):
         gate.approve()
@@ -33,7 +54,7 @@ def _confirm(gate: AwaitGate) -> None:
         gate.deny("" if said.lower() in ("", "n", "no") else said)
 
 
-def _question(gate: AwaitGate) -> None:
+def _question(gate: Asked) -> None:
     print(f"\n{gate.question}")
     for number, option in enumerate(gate.options, 1):
         print(f"  {number}. {option}")
@@ -50,7 +71,7 @@ def _question(gate: AwaitGate) -> None:
         print(f"One of 1 to {len(gate.options)}, please, or nothing to give no answer.")
 
 
-def _plan(gate: AwaitGate) -> None:
+def _plan(gate: Asked) -> None:
     said = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
     match said.lower():
         case "y" | "yes":
@@ -61,7 +82,7 @@ def _plan(gate: AwaitGate) -> None:
             gate.answer(said)
 
 
-def _doubt(gate: AwaitGate) -> None:
+def _doubt(gate: Asked) -> None:
     said = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
     if said in ("y", "yes"):
         gate.answer(input("What was its result? ").strip() or "It took effect.")

@@ -15,10 +15,13 @@ import click
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
+    from weftline.agent.sync import SyncRun
+    from weftline.events import AwaitOpened
     from weftline.messages import Message
 
 _PROMPT = "> "
 _QUIT = ("/quit", "/exit")
+_BY = "terminal"
 
 
 @click.command()
@@ -85,13 +88,17 @@ def _line() -> str | None:
 def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> Sequence[Message]:
     """Shows the answer as it is written; returns the conversation with it."""
     from weftline.cli.terminal import clean, on_one_line, styled
-    from weftline.events import CallFinished, CallOpened, TextDelta, TurnFinished, TurnRestarted
+    from weftline.events import AwaitOpened, CallFinished, CallOpened, TextDelta, TurnFinished, TurnRestarted
 
     width = shutil.get_terminal_size().columns - 1
     asked: dict[str, str] = {}
     with agent.stream_sync(line, messages=messages) as run:
-        for event in run:
+        for event in run.events(children=True):
+            if event.run_id != run.id and not isinstance(event, AwaitOpened):
+                continue  # what a subagent does shows as one call
             match event:
+                case AwaitOpened():
+                    _ask(run.below(event.run_id), event)
                 case TextDelta():
                     click.echo(clean(event.text), nl=False)
                 case TurnRestarted():
@@ -106,3 +113,37 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
                 case _:
                     pass
         return run.result().messages
+
+
+class _Question:
+    """What a run asks, for whoever sits at the terminal."""
+
+    def __init__(self, run: SyncRun[object], asked: AwaitOpened) -> None:
+        from weftline.cli.terminal import clean
+
+        self.about = asked.kind
+        self.question = clean(asked.question)
+        self.options = asked.options
+        self._run = run
+        self._id = asked.id
+
+    def approve(self) -> None:
+        self._run.approve(self._id, by=_BY)
+
+    def deny(self, reason: str = "") -> None:
+        self._run.deny(self._id, reason, by=_BY)
+
+    def answer(self, value: str) -> None:
+        self._run.answer(self._id, value, by=_BY)
+
+
+def _ask(run: SyncRun[object], asked: AwaitOpened) -> None:
+    from weftline.agent.terminal import ask
+    from weftline.errors import Conflict
+
+    question = _Question(run, asked)
+    with suppress(Conflict):  # it was withdrawn in the meantime
+        try:
+            ask(question)
+        except EOFError:
+            question.deny()

@@ -13,7 +13,7 @@ from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
 @click.group()
 def command() -> None:
-    """Webhooks that are called when runs end."""
+    """Webhooks that are called when runs end or ask people."""
 
 
 @command.command()
@@ -23,8 +23,8 @@ def command() -> None:
     "--event",
     "events",
     multiple=True,
-    type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Which outcomes to report; may be repeated. All by default.",
+    type=click.Choice(["succeeded", "failed", "cancelled", "waiting"]),
+    help="What to report: outcomes, or `waiting` when a run asks people; may be repeated. All outcomes by default.",
 )
 @DB
 @JSON

@@ -201,7 +201,7 @@ class EmbeddedEngine(StoredRuns):
         await self.stop()
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Calls `ended` after each commit that ended a run; None switches this off."""
+        """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
         self._residents.on_ended = ended
 
     def require_accepting(self) -> None:

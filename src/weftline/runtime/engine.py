@@ -308,7 +308,7 @@ class Engine(Protocol):
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Calls `ended` after each commit that ended a run; None switches this off."""
+        """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:

@@ -75,7 +75,7 @@ class Residents:
         """By workspace: new runs waiting for earlier runs of their threads."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
-        """Called after a commit that ended a run."""
+        """Called after a commit that ended a run, or asked people something."""
         self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
@@ -381,6 +381,8 @@ class Residents:
             self._spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.told_parent(run, write):
             self._spawn(self._lineage.wake(write.wakes))
+        if self.on_ended is not None and (write.awaits or write.ended_at is not None):
+            self.on_ended()
         if write.ended_at is not None:
             report_failure(run.work, heads)
             toolbox = run.work.toolbox
@@ -388,8 +390,6 @@ class Residents:
                 last = heads[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
-            if self.on_ended is not None:
-                self.on_ended()
             if not run.active and run.log.idle:
                 self._forget(run)
 

@@ -15,11 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct, convert
 
 from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
+from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
@@ -35,6 +38,7 @@ from weftline.server.schemas.webhooks import (
     webhook_json,
 )
 from weftline.server.views import cancelled
+from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogStore, RunFilter, RunRow, Store
 from weftline.store.copies import Copied
 from weftline.store.naming import db_option
@@ -66,10 +70,9 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(Protocol):
+class Logs(AskingLogs, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
-    async def row(self, key: int) -> RunRow | None: ...
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
@@ -102,6 +105,13 @@ class StoredLogs:
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
         command = f"weftline serve{db_option(self._folder)}"
         raise Conflict(f"No server has this store open: start `{command}`, then cancel the run.")
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await self._store.awaits(wanted)
+
+    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+        command = f"weftline serve{db_option(self._folder)}"
+        raise Conflict(f"No server has this store open: start `{command}`, then answer.")
 
     async def resume_all(self) -> Resumed:
         held = self._store.held
@@ -147,6 +157,8 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
         "runs.cancel": _cancel_run,
+        "awaits.list": list_awaits,
+        "awaits.answer": answer_await,
     }
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
@@ -319,7 +331,7 @@ async def _delete_tool(at: Workspaces, *, workspace: str, id: str) -> str:
 
 
 async def _create_webhook(at: Workspaces, *, workspace: str, url: str, events: list[str]) -> CreatedWebhook:
-    made = await webhooks.create(at, await workspaces.ensure(at, workspace), url, events=events or webhooks.EVENTS)
+    made = await webhooks.create(at, await workspaces.ensure(at, workspace), url, events=events or webhooks.ENDS)
     return created_webhook_json(made.webhook, made.secret)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from weftline.errors import LOG_DAMAGED, StoreError
@@ -104,9 +104,11 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     return used() if len(ends) <= _COUNTED_HERE else await asyncio.to_thread(used)
 
 
-async def await_views(engine: Engine, found: Sequence[OpenAwait]) -> list[awaits.OpenAwait]:
-    """What people are asked, as the protocol shows it."""
-    sessions = {one.thread: await engine.session_id(one.thread) for one in found}
+async def await_views(
+    found: Sequence[OpenAwait], session_id: Callable[[int | None], Awaitable[str | None]]
+) -> list[awaits.OpenAwait]:
+    """What people are asked, as the protocol shows it; `session_id` names a thread."""
+    sessions = {one.thread: await session_id(one.thread) for one in found}
     return [_await_view(one, session_id=sessions[one.thread]) for one in found]
 
 

@@ -1,30 +1,59 @@
-"""The body of a webhook's delivery: the ended run as the list of runs shows it."""
+"""The body of a webhook's delivery: the run as the list of runs shows it, and what it asks people."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.json import encode
 
 from weftline.errors import WeftlineError
+from weftline.kernel.entries import KIND, AwaitOpened, decode_fact
 from weftline.server.app import App
 from weftline.server.routes.lists import listed_run
+from weftline.server.views import await_views
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import RunRow
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.responses import iso
 from weftline.workspace import workspaces
-from weftline.workspace.delivering import delivery_id
+from weftline.workspace.delivering import delivery_id, event_of
+
+_MANY = 1000
+_MANY_BYTES = 32 * 1024 * 1024
 
 
 async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes:
     run = await app.engine.row(row.run)
     if run is None:
         raise WeftlineError("The run is gone.", code="not_found")
-    return encode(
-        {
-            "id": delivery_id(row.key),
-            "type": "run.ended",
-            "webhookId": webhook.id,
-            "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
-            "createdAt": iso(row.created_at),
-            "run": await listed_run(app.engine, run),
-        }
-    )
+    body: dict[str, Any] = {
+        "id": delivery_id(row.key),
+        "type": event_of(row),
+        "webhookId": webhook.id,
+        "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
+        "createdAt": iso(row.created_at),
+        "run": await listed_run(app.engine, run),
+    }
+    if row.about:
+        asked, is_open = await _asked(app, run, row.about)
+        (body["await"],) = await await_views([asked], app.engine.session_id)
+        body["open"] = is_open
+    return encode(body)
+
+
+async def _asked(app: App, run: RunRow, id: str) -> tuple[OpenAwait, bool]:
+    """What people were asked, and whether they still are."""
+    still = await app.engine.awaits(AwaitFilter(workspace=run.workspace, run=run.key, limit=_MANY))
+    for one in still:
+        if one.id == id:
+            return one, True
+    asked = await app.engine.newest_facts(run.key, kinds=(KIND[AwaitOpened],), limit=_MANY, max_bytes=_MANY_BYTES)
+    for fact in asked:
+        head = decode_fact.decode(fact.head)
+        if isinstance(head, AwaitOpened) and head.id == id:
+            deadline = None if head.timeout_us is None else fact.at + head.timeout_us
+            top = (run.key, run.salt)
+            known = (run.thread, run.agent, run.name, head.kind, fact.at, deadline, fact.body)
+            return OpenAwait(run.key, run.salt, id, run.workspace, *top, *known), False
+    raise WeftlineError("The question is gone.", code="not_found")

@@ -1,7 +1,8 @@
 """Delivering webhooks: what is due is in the store, and stays there until it is delivered or given up.
 
-A delivery row is written in the transaction that ends its run, so that none is lost; after a crash between sending and
-recording, it is sent again under the same id. The body is built from the log when it is sent.
+A delivery row is written in the transaction that ends its run, or that asks people something, so that none is lost;
+after a crash between sending and recording, it is sent again under the same id. The body is built from the log when it
+is sent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_RESPONSE_BYTES = 4096
 Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
 """The body of a delivery. Raises `WeftlineError` if there is nothing left to report."""
 Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
-"""Calls a function whenever a run has ended; None switches this off."""
+"""Calls a function whenever a run has ended or asked people something; None switches this off."""
 
 
 class WebhookDeliveries:
@@ -152,7 +153,7 @@ class WebhookDeliveries:
             "Content-Type": "application/json",
             "User-Agent": f"weftline/{__version__}",
             "Weftline-Delivery": delivery_id(row.key),
-            "Weftline-Event": "run.ended",
+            "Weftline-Event": event_of(row),
             SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
         try:
@@ -179,6 +180,11 @@ class _UnderWay(NamedTuple):
 
 def _full(counts: Counter[int], limit: int) -> list[int]:
     return [key for key, count in counts.items() if count >= limit]
+
+
+def event_of(row: DeliveryRow) -> str:
+    """The type of what is delivered."""
+    return "await.opened" if row.about else "run.ended"
 
 
 def delivery_id(key: int) -> str:

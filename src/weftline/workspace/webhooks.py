@@ -1,4 +1,4 @@
-"""Webhooks: who hears about the ends of a workspace's runs, and what became of each delivery."""
+"""Webhooks: who hears how a workspace's runs end and what they ask people, and what became of each delivery."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from weftline.redaction import shown_url
 from weftline.store.database import Query
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import DeliveryRow
-from weftline.store.records.webhooks import WebhookRow
+from weftline.store.records.webhooks import WAITING, WebhookRow
 from weftline.workspace.context import Change, Workspaces
 
-EVENTS = ("succeeded", "failed", "cancelled")
+ENDS = ("succeeded", "failed", "cancelled")
+EVENTS = (*ENDS, WAITING)
 DELIVERY_STATUSES = ("pending", "delivered", "failed")
 MAX_PER_WORKSPACE = 20
 MAX_URL_CHARS = 2048
@@ -28,8 +29,8 @@ class CreatedWebhook(NamedTuple):
     """What deliveries are signed with; shown only once."""
 
 
-async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = EVENTS) -> CreatedWebhook:
-    """`events` are the final statuses of runs to report."""
+async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = ENDS) -> CreatedWebhook:
+    """`events` are the final statuses of runs to report, and `waiting` for what they ask people."""
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise InvalidRequest("url: must be an http or https address.")
     if not events or any(event not in EVENTS for event in events):

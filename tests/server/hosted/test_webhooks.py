@@ -263,3 +263,29 @@ async def test_an_endpoint_that_never_answers_holds_up_no_other(api: Api, receiv
     for writer in open_connections:
         writer.close()
     await asyncio.gather(*(writer.wait_closed() for writer in open_connections), return_exceptions=True)
+
+
+@pytest.mark.parametrize("answered_first", [False, True])
+async def test_who_wants_to_hear_is_told_when_a_run_begins_to_wait(
+    api: Api, receiver: Receiver, answered_first: bool
+) -> None:
+    ends = await hook(api, receiver)
+    waiting = await hook(api, receiver, events=["waiting"])
+    assert (ends["events"], waiting["events"]) == (["cancelled", "failed", "succeeded"], ["waiting"])
+    if answered_first:
+        receiver.answers = [503]  # what is sent again tells how it stands by then
+    run = await api.start("ask", tools=[{"kind": "server", "name": "ask_user"}])
+    hit = (await receiver.wait(1))[0]
+    assert hit.headers["Weftline-Event"] == hit.json["type"] == "await.opened"
+    asked = hit.json["await"]
+    assert (asked["runId"], asked["question"], asked["options"]) == (run, "Which one?", ["red", "blue"])
+    assert hit.json["open"] is True and hit.json["run"]["paused"] in (True, False)
+    assert (await api.post(f"agent-runs/{run}/awaits/{asked['id']}", {"outcome": "denied"})).status == 200
+    (delivery,) = await deliveries(api, waiting, "delivered")
+    assert (delivery["type"], delivery["awaitId"], delivery["runId"]) == ("await.opened", asked["id"], run)
+    hits = await receiver.wait(3 if answered_first else 2)
+    assert {one.json["type"] for one in hits} == {"await.opened", "run.ended"}
+    again = [one.json["await"] for one in hits if one.json["type"] == "await.opened"]
+    assert all(one == asked for one in again)
+    (ended,) = await deliveries(api, ends, "delivered")
+    assert (ended["type"], ended["awaitId"]) == ("run.ended", None)

@@ -89,7 +89,7 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
     found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1))
     page = found[: fitting((len(one.body) for one in found), limit=limit)]
     more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-    return Response(encode(AwaitPage(await await_views(app.engine, page), more)))
+    return Response(encode(AwaitPage(await await_views(page, app.engine.session_id), more)))
 
 
 async def answer(app: App, request: Request, principal: Principal) -> Response:

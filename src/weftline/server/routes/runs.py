@@ -64,7 +64,8 @@ async def _awaits(app: App, row: RunRow) -> list[OpenAwait]:
     if row.ended_at is not None:
         return []
     found = await app.engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key))
-    return await await_views(app.engine, found[: fitting((len(one.body) for one in found), limit=len(found))])
+    shown = found[: fitting((len(one.body) for one in found), limit=len(found))]
+    return await await_views(shown, app.engine.session_id)
 
 
 async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:

@@ -40,7 +40,7 @@ _LIMIT_BYTES = 64 * 1024
 async def create(app: App, request: Request, principal: Principal) -> Response:
     sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
     app.engine.require_accepting()
-    events = webhooks.EVENTS if sent.events is None else sent.events
+    events = webhooks.ENDS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
     headers = ((b"cache-control", b"no-store"),)
     return Response(encode(created_webhook_json(made.webhook, made.secret)), status=201, headers=headers)

@@ -16,7 +16,7 @@ from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.limits import URL_PATTERN
 from weftline.wire.responses import Time, iso
 from weftline.wire.run_spec import Part
-from weftline.workspace.delivering import delivery_id
+from weftline.workspace.delivering import delivery_id, event_of
 from weftline.workspace.webhooks import DELIVERY_STATUSES, EVENTS, MAX_URL_CHARS
 
 Event: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(EVENTS)})]
@@ -56,6 +56,10 @@ class Delivery(Struct, rename="camel"):
     last_attempt_at: Time | None
     last_status: int | None
     last_error: str
+    type: str
+    """`run.ended` or `await.opened`."""
+    await_id: str | None
+    """What it is about, if it is not the end of the run."""
 
 
 class Webhooks(Struct):
@@ -108,4 +112,6 @@ def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
         None if row.last_at is None else iso(row.last_at),
         row.last_status,
         row.last_error,
+        event_of(row),
+        row.about or None,
     )

@@ -84,7 +84,7 @@ class MemoryDisk:
                 and (not wanted.kinds or one.kind in wanted.kinds)
                 and (wanted.due_before is None or (one.deadline_at or wanted.due_before) < wanted.due_before)
                 and (wanted.opened_until is None or one.opened_at <= wanted.opened_until)
-                and wanted.tool in (None, decode_await(one.body).name)
+                and (wanted.tool is None or decode_await(one.body).name == wanted.tool)
             )
             if fits and len(found) < wanted.limit:
                 found.append(

@@ -12,7 +12,7 @@ from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Sto
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
-from weftline.store.outcomes import already_there, ends_run, impossible, moved_on, refused_by_thread
+from weftline.store.outcomes import already_there, impossible, moved_on, refused_by_thread
 from weftline.store.sqlite import deliveries, thread_queue
 from weftline.store.sqlite.database import transact
 
@@ -253,11 +253,8 @@ class MemoryLog:
             self._create(child, Written())
         if write.awaits or write.answered:
             self._disk.keep_awaits(write)
-        if ends_run(write) and deliveries.any_webhooks(self._records):
-            row = self._disk.runs[write.key].row
-            deliveries.note_end(
-                self._records, write.key, workspace=row.workspace, status=write.status, at=write.ended_at or 0
-            )
+        if deliveries.concerns(write) and deliveries.any_webhooks(self._records):
+            deliveries.note(self._records, write, workspace=self._disk.runs[write.key].row.workspace)
         return written
 
     def _create(self, write: Write, written: Written) -> Written | None:

@@ -1,4 +1,4 @@
-"""Webhook deliveries. A row is added by the transaction that ends its run; see `note_ends`."""
+"""Webhook deliveries. A row is added by the transaction that ends its run, or that asks people something."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from weftline.store.database import Query, SqlValue, one, statement
 
-_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error"
+_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about"
 _DELIVERY = f"SELECT {_COLUMNS} FROM deliveries"
 _ENABLED = "webhook IN (SELECT key FROM webhooks WHERE enabled = 1)"
 
@@ -27,6 +27,8 @@ class DeliveryRow(Struct, frozen=True):
     last_status: int | None
     """HTTP; None if there was no response."""
     last_error: str
+    about: str = ""
+    """The await that it is about; empty for the end of the run."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from msgspec.json import decode, encode
 
 from weftline.store.database import Query, Row, one, statement
 
+WAITING = "waiting"
+"""The event of a run that asks people something; the others are the statuses in which runs end."""
 _COLUMNS = "key, id, workspace, url, events, secret, enabled, created_at"
 _WEBHOOK = f"SELECT {_COLUMNS} FROM webhooks"
 
@@ -19,7 +21,7 @@ class WebhookRow(Struct, frozen=True):
     workspace: int
     url: str
     events: tuple[str, ...]
-    """The statuses that it subscribes to."""
+    """What it subscribes to."""
     secret: bytes
     """Sealed: what deliveries are signed with."""
     enabled: bool

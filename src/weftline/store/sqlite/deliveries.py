@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The deliveries that a commit of the log creates: who must hear about an end is recorded in the same transaction.
+"""The deliveries that a commit of the log creates: who must hear about it is recorded in the same transaction.
 
 Webhooks are records; the log in memory uses this too.
 """
@@ -9,16 +9,33 @@ from __future__ import annotations
 
 import apsw
 
+from weftline.store.base import Write
+from weftline.store.outcomes import ends_run
+from weftline.store.records.webhooks import WAITING
+
 
 def any_webhooks(db: apsw.Connection) -> bool:
     return db.execute("SELECT 1 FROM webhooks LIMIT 1").fetchone() is not None
 
 
-def note_end(db: apsw.Connection, run: int, *, workspace: int, status: str, at: int) -> None:
-    """Adds the deliveries for a run that ends in this transaction."""
+def note(db: apsw.Connection, write: Write, *, workspace: int) -> None:
+    """Adds the deliveries for a run that ends in this transaction, and for what it asks people."""
+    if ends_run(write):
+        _note(db, write.key, "", workspace=workspace, event=write.status, at=write.ended_at or 0)
+    for new in write.awaits:
+        if new.id not in write.answered:
+            _note(db, write.key, new.id, workspace=workspace, event=WAITING, at=new.opened_at)
+
+
+def concerns(write: Write) -> bool:
+    """Whether somebody may want to hear about this write."""
+    return bool(write.awaits) or ends_run(write)
+
+
+def _note(db: apsw.Connection, run: int, about: str, *, workspace: int, event: str, at: int) -> None:
     db.execute(
-        "INSERT INTO deliveries (webhook, run, status, attempts, due_at, created_at, last_error)"
-        " SELECT key, ?, 'pending', 0, ?, ?, '' FROM webhooks WHERE workspace = ? AND enabled = 1"
+        "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error)"
+        " SELECT key, ?, ?, 'pending', 0, ?, ?, '' FROM webhooks WHERE workspace = ? AND enabled = 1"
         " AND EXISTS (SELECT 1 FROM json_each(webhooks.events) WHERE value = ?) ON CONFLICT DO NOTHING",
-        (run, at, at, workspace, status),
+        (run, about, at, at, workspace, event),
     )

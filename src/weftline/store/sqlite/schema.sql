@@ -325,7 +325,8 @@ CREATE TABLE webhooks (
 
 CREATE INDEX webhooks_by_workspace ON webhooks (workspace, key);
 
--- What is to be delivered: a row is written in the transaction that ends its run. The body is made from the log.
+-- What is to be delivered: a row is written in the transaction that ends its run, or that asks people. The body is made
+-- from the log.
 CREATE TABLE deliveries (
   key INTEGER PRIMARY KEY,
   webhook INTEGER NOT NULL REFERENCES webhooks (key),
@@ -336,10 +337,11 @@ CREATE TABLE deliveries (
   created_at INTEGER NOT NULL,
   last_at INTEGER,
   last_status INTEGER,            -- HTTP, null when no answer came
-  last_error TEXT NOT NULL
+  last_error TEXT NOT NULL,
+  about TEXT NOT NULL DEFAULT ''  -- the id of an await; empty for the end of the run
 ) STRICT;
 
-CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run);
+CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run, about);
 CREATE INDEX deliveries_due ON deliveries (due_at) WHERE due_at IS NOT NULL;
 
 -- Model providers that a workspace brought, with keys of its own.

@@ -12,7 +12,7 @@ from msgspec.json import decode
 
 from weftline.store.base import LEAVE_DUE, NewRun, Write, Written
 from weftline.store.database import SqlValue
-from weftline.store.outcomes import ends_run, refused_by_thread
+from weftline.store.outcomes import refused_by_thread
 from weftline.store.sqlite import await_lists, deliveries, thread_queue
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.failures import Malformed, Moved
@@ -27,7 +27,7 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
     if any(write.awaits or write.answered for write in accepted):
         await_lists.keep(db, accepted)
-    _note_ends(db, accepted)
+    _note_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
             result.promoted = _end_in_thread(db, write)
@@ -161,12 +161,12 @@ def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> 
     return written
 
 
-def _note_ends(db: apsw.Connection, writes: Sequence[Write]) -> None:
-    ended = [write for write in writes if ends_run(write)]
-    if ended and deliveries.any_webhooks(db):
-        for write in ended:
+def _note_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
+    told = [write for write in writes if deliveries.concerns(write)]
+    if told and deliveries.any_webhooks(db):
+        for write in told:
             row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (write.key,)).fetchone()
-            deliveries.note_end(db, write.key, workspace=row[0], status=write.status, at=write.ended_at or 0)
+            deliveries.note(db, write, workspace=row[0])
 
 
 def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:

@@ -8,7 +8,9 @@ from weftline.testing.store.subject import Subject, chain_of, commit, new_chain,
 
 
 def _asks(id: str, workspace: int, *, root: int = 1, kind: str = "confirm", deadline_at: int | None = None) -> NewAwait:
-    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, b'{"prompt":"May it?"}')
+    tool = b"present_plan" if kind == "plan" else b"pay"
+    body = b'{"prompt":"May it?","call":"call_0_0","name":"%b","args":{}}' % tool
+    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, body)
 
 
 async def _ids(log: LogReader, wanted: AwaitFilter) -> list[tuple[int, str]]:
@@ -83,7 +85,23 @@ async def awaits_are_found_by_run_root_kind_agent_and_deadline(subject: Subject)
     assert await found(kinds=("plan",)) == [(1, "b"), (2, "b")]
     assert await found(agents=("travel",)) == [(2, "a"), (2, "b")]
     assert await found(due_before=2_000) == [(1, "a")]
+    assert await found(tool="present_plan") == [(1, "b"), (2, "b")]
+    assert await found(opened_until=4_999) == []
+    assert await found(opened_until=5_000, limit=2) == [(1, "a"), (1, "b")]
+    assert await found(root=2) == [(2, "a"), (2, "b")]
     assert await found(workspace=other) == [(3, "a"), (3, "b")]
+
+
+async def an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    top, below = chain_of(log, 1, workspace), chain_of(log, 2, workspace)
+    assert outcomes(await commit(log, top.create(agent="billing"), below.create())) == ["ok", "ok"]
+    write = below.append(b"opened", kind="await.opened")
+    write.awaits = [_asks("a", workspace, root=1)]
+    assert outcomes(await commit(log, write)) == ["ok"]
+    (listed,) = await log.awaits(AwaitFilter(workspace=workspace, agents=("billing",), root=1))
+    assert (listed.run, listed.root, listed.agent) == (2, 1, "billing")
+    assert await _ids(log, AwaitFilter(workspace=workspace, agents=("travel",))) == []
 
 
 CHECKS = (
@@ -91,4 +109,5 @@ CHECKS = (
     an_await_goes_with_a_write_that_does_not_fit,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
+    an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
 )

@@ -1,0 +1,46 @@
+"""`weftline approve`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from weftline.cli.output import DB, JSON
+from weftline.cli.saying import AWAIT, say
+from weftline.cli.where import URL, WORKSPACE
+
+
+@click.command()
+@AWAIT
+@click.option("--args", "args", metavar="JSON", help="All arguments of the call, in place of those that were shown.")
+@click.option("--remember", is_flag=True, help="Allow later calls of the same tool in this run, too.")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def command(
+    ref: str, args: str | None, remember: bool, url: str | None, workspace: str | None, db: Path, as_json: bool
+) -> None:
+    """Allow the call that a run asks about, or approve its plan.
+
+    AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
+    """
+    said: dict[str, Any] = {"outcome": "approved"}
+    if args is not None:
+        said["args"] = _object(args)
+    if remember:
+        said["remember"] = True
+    say(ref, said, url=url, workspace=workspace, db=db, as_json=as_json)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="--args") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("must be a JSON object", param_hint="--args")
+    return cast("dict[str, Any]", value)

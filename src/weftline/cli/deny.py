@@ -1,0 +1,26 @@
+"""`weftline deny`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from weftline.cli.output import DB, JSON
+from weftline.cli.saying import AWAIT, say
+from weftline.cli.where import URL, WORKSPACE
+
+
+@click.command()
+@AWAIT
+@click.argument("reason", default="")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def command(ref: str, reason: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Do not allow the call that a run asks about, or do not answer its question. The model reads the REASON.
+
+    AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
+    """
+    say(ref, {"outcome": "denied", "reason": reason}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -1,0 +1,21 @@
+"""What the commands have in common by which people answer runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weftline.cli.where import chosen_url
+
+AWAIT = click.argument("ref", metavar="AWAIT")
+
+
+def say(ref: str, said: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+    """Answers, and prints what became of the await."""
+    from weftline.cli.found_awaits import answer
+
+    done = answer(ref, said, url=chosen_url(url), workspace=workspace, db=db)
+    click.echo(json.dumps(done) if as_json else done["outcome"])

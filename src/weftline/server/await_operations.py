@@ -1,0 +1,89 @@
+"""People in runs, for whoever may open the store: what is asked, and answers, by command."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.errors import NotFound
+from weftline.kernel.entries import AwaitOutcome
+from weftline.runtime import ids
+from weftline.runtime.answering import Answer
+from weftline.runtime.names import StoredNames
+from weftline.server.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
+from weftline.server.views import await_views
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import RunRow
+from weftline.workspace import agents, workspaces
+from weftline.workspace.context import Workspaces
+
+_PAGE = 200
+
+
+class AskingLogs(Protocol):
+    """Where people are asked: a running engine, or a store that nobody runs."""
+
+    async def row(self, key: int) -> RunRow | None: ...
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
+    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome: ...
+
+
+class AwaitList(Struct, frozen=True):
+    items: list[dict[str, Any]]
+    after: list[Any] | None
+    """Where the next part begins; None if this is the last."""
+
+
+async def list_awaits(
+    at: Workspaces,
+    logs: AskingLogs,
+    *,
+    workspace: str,
+    run: str | None = None,
+    agent: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    after: list[Any] | None = None,
+) -> AwaitList:
+    """What the runs of a workspace ask people."""
+    root = None if run is None else (await _find(logs, run)).key
+    key = await workspaces.find(at, workspace)
+    if agent is not None:
+        agent = await agents.id_of(at, key, agent)
+    wanted = AwaitFilter(
+        workspace=key,
+        after=(0, "") if after is None else (after[0], after[1]),
+        limit=_PAGE,
+        root=root,
+        agents=() if agent is None else (agent,),
+        kinds=() if kind is None else (kind,),
+        tool=name,
+    )
+    found = await logs.awaits(wanted)
+    names = StoredNames(at.records)
+
+    async def session_id(thread: int | None) -> str | None:
+        return None if thread is None else await names.session(thread)
+
+    shown = decode(encode(await await_views(found, session_id)))
+    return AwaitList(shown, [found[-1].run, found[-1].id] if len(found) == _PAGE else None)
+
+
+async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, said: dict[str, Any]) -> AnsweredAwait:
+    """Whoever can open the control socket is the server's own user, and answers under that name."""
+    row = await _find(logs, run)
+    sent, _ = parsed_as(AnswerModel, said)
+    by = f"operator:{getpass.getuser()}"
+    outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)
+    return AnsweredAwait(id=id, run_id=run, outcome=outcome, by=by)
+
+
+async def _find(logs: AskingLogs, run: str) -> RunRow:
+    parsed = ids.parse(run, prefix="run_")
+    row = await logs.row(parsed[0]) if parsed is not None else None
+    if row is None or parsed is None or row.salt != parsed[1]:
+        raise NotFound(f"There is no run {run!r}.")
+    return row

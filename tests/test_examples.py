@@ -1,0 +1,29 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.mark.requirement("run.confirm.audit", "run.await.once")
+def test_a_refund_waits_for_the_boss_through_a_kill_and_is_made_once(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WEFTLINE_")}
+    done = run_python(str(EXAMPLES / "refund.py"), cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "waiting   Refund 250 € to Ben?" in lines
+    assert "refused   support approves: Whoever requested the run may not approve its calls." in lines
+    assert "ledger    Ann 40, Ben 200" in lines
+    (asked,) = [line for line in lines if "  asked " in line]
+    (approved,) = [line for line in lines if "  approved by key:" in line]
+    assert "'amount_eur': 250" in asked and "'amount_eur': 200" in approved
+    digests = re.findall(r"digest (\S+)", f"{asked} {approved}")
+    assert len(set(digests)) == 2
