@@ -15,7 +15,7 @@ from weftline.kernel.entries import FinalReason
 
 CONSTANTS: dict[str, str] = {
     "SKIPPED": "Skipped: a new message arrived before this call began. Make the call again if you still need it.",
-    "CANCELLED": "The run was cancelled before this call finished.",
+    "CANCELLED": "Aborted: the run was cancelled before this call finished.",
     "NOT_RUN": "Not executed: the run ended first.",
     "NO_MORE_TOOLS": "Not executed: tools are no longer available in this run.",
     "NO_MORE_TURNS": "Not executed: this run has reached its limit of tool turns.",
@@ -136,7 +136,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "in_doubt",
         ("pay",),
-        "This call to pay was cut off while it was under way, and it is not known whether it took "
+        "Aborted: this call to pay was cut off while it was under way, and it is not known whether it took "
         "effect. It was not repeated. Do not repeat it either: find out in another way whether it "
         "took effect, or say in your answer that this is uncertain.",
     ),

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
-from weftline.agent.hooks import RunStarted
+from weftline.agent.hooks import MessagesTaken, RunStarted
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
+from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 
@@ -156,15 +157,22 @@ async def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
         await engine.start(Agent("m", name="a"), "Go.")
 
 
+@pytest.mark.requirement("loop.agent.prompt", "loop.hook.run_order")
 async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) -> None:
     model = ScriptedModel(["One.", "Two."])
     agent = Agent("lab:script", name="support")
+    seen: list[str] = []
+    agent.on(RunStarted)(lambda at: seen.append(at.name))
+    agent.on(MessagesTaken)(lambda at: seen.append(at.name))
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
         with pytest.raises(WeftlineError, match="has no messages to go on from"):
             await engine.start(agent, thread="t")
+        assert await (await engine.runtime()).runs(RunFilter(workspace=engine.workspace_key)) == []
+        assert model.requests == []
         await agent.run("First?", thread="t", engine=engine)
         again = await agent.run(thread="t", engine=engine)
     assert len(again.new_messages) == 1
+    assert seen == ["run_started", "messages_taken", "run_started"]
     assert [type(message) for message in model.requests[1].messages] == [User, Assistant]
 
 

@@ -45,6 +45,7 @@ def agent(*turns: Any, **options: Any) -> tuple[Agent[Any, Any], ScriptedModel]:
     return Agent(model, tools=[shell], limits=Limits(loop_soft=0), **options), model
 
 
+@pytest.mark.requirement("loop.hook.run_order")
 async def test_the_points_of_a_run_come_in_their_order() -> None:
     one, _ = agent(calls("shell", command="ls"))
     seen: list[str] = []
@@ -54,6 +55,7 @@ async def test_the_points_of_a_run_come_in_their_order() -> None:
     per_request = ["system_rendered", "rows_loaded", "context_built", "before_model"]
     assert seen == [
         "run_started",
+        "messages_taken",
         *per_request,
         "after_model",
         "usage_counted",

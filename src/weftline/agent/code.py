@@ -95,16 +95,24 @@ class AgentCode:
         self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
         self._output = output
         self._instructions = instructions
-        self._facts = FactPoints(hooks, self._frame.aliases, self.tell)
+        asked = 0 if plan is None else len(plan.messages) - plan.given
+        self._facts = FactPoints(hooks, self._frame.aliases, self.tell, asked=asked)
         self._deps = owned
         self._problem: tuple[str, str] | None = None
         """Why the model cannot be asked any more: a code, and the reason in words."""
         self.over = False
         """Whether the run has ended."""
-        self.fault: BaseException | None = None
+        self._raised: BaseException | None = None
         """What was raised, if that is why."""
+        self._refusal: ProviderError | None = None
+        """What the latest model call failed with, if it did."""
         if problem is not None:
             self._fail(*problem)
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What was raised, if the run can go no further because of that."""
+        return self._raised or self._refusal
 
     @property
     def gates(self) -> bool:
@@ -157,7 +165,7 @@ class AgentCode:
         try:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
-            self.fault = failed.__cause__
+            self._raised = failed.__cause__
             raise CodeFailed(str(failed), code="hook_failed") from failed
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
@@ -178,6 +186,7 @@ class AgentCode:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
+        self._refusal = error
         try:
             if self._wants(points.StreamEnded) and message is not None and message.text:
                 await self.tell(points.StreamEnded(turn, message.text))
@@ -441,9 +450,9 @@ class AgentCode:
     def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
         self._facts.carry_on(turn, calls=calls, unclosed=unclosed)
 
-    async def happened(self, facts: Sequence[Fact]) -> None:
+    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
-            await self._facts.tell(facts)
+            await self._facts.tell(facts, messages=messages)
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
@@ -475,7 +484,7 @@ class AgentCode:
 
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """The next model call, and with it the run, fails with this."""
-        self.fault = self.fault or cause
+        self._raised = self._raised or cause
         self._problem = self._problem or (code, problem)
 
     def _require_whole(self) -> None:

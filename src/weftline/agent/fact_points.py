@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     ResultsOverBudget,
     TurnCompleted,
 )
+from weftline.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
 
 Tell: TypeAlias = Callable[[points.Point], Awaitable[None]]
 
@@ -25,10 +26,13 @@ Tell: TypeAlias = Callable[[points.Point], Awaitable[None]]
 class FactPoints:
     """Of one run, for as long as it is in memory."""
 
-    def __init__(self, hooks: Hooks, aliases: Aliases, tell: Tell) -> None:
+    def __init__(self, hooks: Hooks, aliases: Aliases, tell: Tell, *, asked: int = 0) -> None:
+        """`asked` is how many messages the run itself begins with."""
         self._hooks = hooks
         self._aliases = aliases
         self._tell = tell
+        self._asked = asked
+        self._messages: Sequence[Message] = ()
         self._began = False
         self._open: dict[int, int] = {}
         """By turn: how many of its calls have no result yet."""
@@ -38,13 +42,17 @@ class FactPoints:
         if not self._began:
             self._open[turn] = unclosed if calls else -1
 
-    async def tell(self, facts: Sequence[Fact]) -> None:
+    async def tell(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        """`messages` is the conversation after these facts."""
+        self._messages = messages
         if not self._began:
             self._began = True
             # What created it was appended before its code was there.
             first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
             if points.RunStarted in self._hooks:
                 await self._tell(points.RunStarted(resumed=not first))
+            if first and self._asked and points.MessagesTaken in self._hooks:
+                await self._tell(points.MessagesTaken(self._asked))
             # The process may have died before it could tell that these were done.
             for turn, unclosed in [(turn, count) for turn, count in self._open.items() if count <= 0]:
                 await self._done(turn, calls=unclosed == 0)
@@ -82,9 +90,20 @@ class FactPoints:
     async def _done(self, turn: int, *, calls: bool) -> None:
         self._open.pop(turn, None)
         if calls and points.ResultsStored in self._hooks:
-            await self._tell(points.ResultsStored(turn))
+            await self._tell(points.ResultsStored(turn, *_latest_batch(self._messages)))
         if points.TurnEnded in self._hooks:
             await self._tell(points.TurnEnded(turn))
+
+
+def _latest_batch(messages: Sequence[Message]) -> tuple[tuple[ToolCall, ...], tuple[ToolResult, ...]]:
+    """The calls of the latest turn that had some, and their results."""
+    results = tuple[ToolResult, ...]()
+    for message in reversed(messages):
+        if isinstance(message, ToolResults) and not results:
+            results = message.results
+        elif isinstance(message, Assistant) and results:
+            return tuple(message.calls), results
+    return (), results
 
 
 def usd(cost_nusd: int | None) -> float | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, T
 
 from weftline import prompts
 from weftline.kernel.entries import ANSWERS, AwaitKind
-from weftline.messages import Assistant, Message, Usage, UserPart
+from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.providers.base import ProviderError
 from weftline.tools.asking import Ask
 from weftline.tools.coercion import Coercion
@@ -107,7 +107,10 @@ class RunStarted(Point, name="run_started"):
 
 @dataclass(eq=False)
 class MessagesTaken(Point, name="messages_taken"):
-    """Messages that were sent to the running run are in the conversation from the next turn on."""
+    """The next turn reads further messages: first what the run was asked, later what was said to it on the way.
+
+    A run that goes on from its thread without a prompt is asked nothing new.
+    """
 
     count: int
 
@@ -417,9 +420,11 @@ class ToolBudgetExceeded(Point, name="tool_budget_exceeded"):
 
 @dataclass(eq=False)
 class ResultsStored(Point, name="results_stored"):
-    """Every call of the turn has its result."""
+    """Every call of the turn has its result, in the order of the calls."""
 
     turn: int
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
 
 
 @dataclass(eq=False)

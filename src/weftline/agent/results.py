@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.messages import Message, Usage
+from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -48,6 +49,8 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     cost_usd: float | None = None
     turns: int = 0
     attempts: int = 0
+    elapsed_ms: int = 0
+    """From its creation to its end, by the clock on the wall."""
     error: str = ""
     code: str = ""
     reason: str = ""
@@ -94,7 +97,17 @@ class RunFailed(RunError):
 
 
 class ProviderFailed(RunFailed):
-    """The model's provider refused or failed."""
+    """The model's provider refused or failed. In the process that it happened in, its own error is the `__cause__`."""
+
+    @property
+    def provider(self) -> str | None:
+        """The name of the provider, where it is known."""
+        return self.__cause__.provider if isinstance(self.__cause__, ProviderError) else None
+
+    @property
+    def provider_code(self) -> str | None:
+        """What the provider calls the failure, if it said so."""
+        return self.__cause__.code if isinstance(self.__cause__, ProviderError) else None
 
 
 class ContextExceeded(ProviderFailed):

@@ -210,6 +210,8 @@ class _Told:
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
+        self._began_us = 0
+        self._ended_us = 0
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
 
     def take(self, batch: EntryBatch) -> None:
@@ -221,12 +223,14 @@ class _Told:
                 case RunCreated():
                     plan = decode_plan(bodies.decode_created(item.body).plan)
                     self._conversation, self._given = Conversation(plan.messages), plan.given
+                    self._began_us = item.at
                 case HistoryPinned():
                     self.pinned = head.upto
                 case CallClosed():
                     self._take_call(head, item.body)
                 case RunEnded():
                     self._end = head, bodies.decode_ended(item.body)
+                    self._ended_us = item.at
                 case _:
                     pass
             self._conversation.take(head, item.body)
@@ -266,6 +270,7 @@ class _Told:
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
             turns=head.turns,
             attempts=head.attempts,
+            elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
             reason=head.reason,

@@ -58,6 +58,8 @@ class ProviderError(Exception):
         self.code = code
         self.retry_after_s = retry_after_s
         self.unanswered = unanswered
+        self.provider: str | None = None
+        """The name of the provider, as soon as it is known."""
 
 
 class TextDelta(Struct, frozen=True, gc=False):

@@ -196,8 +196,8 @@ class RunCode(Protocol):
         """The run is about to be driven, with the calls of this turn, some of which may have no result yet."""
         ...
 
-    async def happened(self, facts: Sequence[Fact]) -> None:
-        """These facts were appended, in this order; the run goes on when this returns."""
+    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        """These facts were appended, in this order; the run goes on when this returns. `messages` includes them."""
         ...
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:

@@ -117,7 +117,7 @@ class Driver:
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
-                    await code.happened(driving.taken_facts())
+                    await code.happened(driving.taken_facts(), messages=work.conversation.messages)
                     if run.gone or self.stopping:
                         break
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
@@ -131,7 +131,7 @@ class Driver:
             if self.stopping and driving.tasks and not run.gone:
                 await asyncio.wait(driving.tasks.values())  # what has begun may finish until the drain is over
             if code is not None:
-                await code.happened(driving.taken_facts())
+                await code.happened(driving.taken_facts(), messages=work.conversation.messages)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise

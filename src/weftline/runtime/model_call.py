@@ -158,6 +158,7 @@ class _ModelCall:
 
     async def ended_badly(self, error: ProviderError) -> Outcome:
         code = (self._work.toolbox or EMPTY).code
+        error.provider = None if self.model is None else self.model.provider.name
         if code is not None:
             with suppress(CodeFailed):  # it has failed already
                 await code.answered(self._command.turn, None, error)
@@ -319,8 +320,11 @@ def classified(provider: Provider, raised: BaseException) -> ProviderError:
         logger.exception("the classifier of the provider %s failed", provider.name)
         found = None
     if isinstance(found, ProviderError):
+        found.__cause__ = found.__cause__ or raised
         return found
-    return ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
+    unknown = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
+    unknown.__cause__ = raised
+    return unknown
 
 
 def _request(
