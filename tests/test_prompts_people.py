@@ -22,6 +22,10 @@ def test_the_texts_are_these() -> None:
     assert prompts.not_askable("pay", "no amount") == (
         "Not executed: pay needs a person's approval, and the question could not be put: no amount"
     )
+    assert prompts.NOT_ANSWERED_IN_TIME == (
+        "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
+    )
+    assert prompts.NOT_ANSWERED == "Aborted: the run went on or ended before anybody answered."
     assert prompts.NO_ANSWER == "The user did not answer. Go on with what you know, and say what you had to assume."
     assert prompts.no_answer("Not now.") == "The user did not answer the question: Not now."
     assert prompts.PLAN_APPROVED == "The user approved the plan. Carry it out."

@@ -136,12 +136,12 @@ def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
 
 def _refused(kind: str, reason: str, *, expired: bool) -> str:
     match kind:
+        case "question" | "plan" if expired:
+            return prompts.NOT_ANSWERED_IN_TIME
         case "question":
             return prompts.no_answer(reason) if reason else prompts.NO_ANSWER
-        case "plan" if not expired:
-            return prompts.plan_rejected(reason) if reason else prompts.PLAN_REJECTED
         case "plan":
-            return prompts.NO_ANSWER
+            return prompts.plan_rejected(reason) if reason else prompts.PLAN_REJECTED
         case _:
             if expired:
                 return prompts.EXPIRED

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline import prompts
+from weftline import prompts, prompts_people
 from weftline.kernel import bodies
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -176,6 +176,9 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
         if size := size_of(work, parts):
             head = replace(head, size=size)
         return Draft(head, closed_body(work, head.index, parts))
+    call = state.batch.calls[head.index]
+    if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
+        text = prompts_people.NOT_ANSWERED
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
         parts = (Text(text or _invalid(work, head.index)),)

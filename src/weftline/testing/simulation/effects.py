@@ -94,7 +94,8 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
     require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
-    require("C3", evidence.ledger.effects[key] <= 1 or call.asked.effect != "once", f"{who} took effect twice")
+    took_effect = evidence.ledger.effects[call.asked.name, key]
+    require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
     lifted = _doubts_lifted(log, call)
     if len(executions) > 1 + lifted:
         strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])

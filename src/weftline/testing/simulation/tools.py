@@ -96,7 +96,7 @@ class SimTool:
                 life.crash("a tool kills the process")
                 await asyncio.sleep(3600)
             life.ledger.happened[context.idempotency_key] = f"{self.spec.name} {execution.number}"
-            life.ledger.effects[context.idempotency_key] += 1
+            life.ledger.effects[self.spec.name, context.idempotency_key] += 1
             await life.pass_time(0.4)
             if rng.random() < 0.1:
                 execution.ended = "failed"

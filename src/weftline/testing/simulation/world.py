@@ -87,8 +87,10 @@ class Ledger(Struct):
     executions: list[Execution] = field(default_factory=list[Execution])
     happened: dict[str, str] = field(default_factory=dict[str, str])
     """Effects that took place, by idempotency key."""
-    effects: Counter[str] = field(default_factory=Counter[str])
-    """How often each of them took place."""
+    effects: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """How often each of them took place, by tool and key: a harmless call that ran ahead of a lost turn may have the
+    key of another tool's call in the turn that took its place.
+    """
     fenced: set[str] = field(default_factory=set[str])
     """Keys that a tool said will not happen."""
 

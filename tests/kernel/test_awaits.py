@@ -1,0 +1,164 @@
+"""Awaits: when people are asked, what their answers allow, and that nothing begins without what it needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallOpened, CallStarted, Limits, RunAdopted
+from weftline.kernel.state import Decision
+
+from .world import AT0, SECOND, Ask, World, call, text
+
+
+def asked(*asks: Ask | str, limits: Limits | None = None, gated: bool = False) -> World:
+    world = World(limits, gated=gated)
+    world.reply(call(*asks))
+    return world
+
+
+def names_begun(world: World) -> list[str]:
+    return [world.state.batch.calls[head.index].name for head in world.heads(CallStarted)]
+
+
+@pytest.mark.requirement("run.confirm.asked", "run.await.barrier")
+def test_the_other_calls_of_a_turn_do_not_wait_for_people() -> None:
+    world = asked("wire", "look", "wire", "save")
+    assert [head.id for head in world.heads(AwaitOpened)] == ["await_0_0_1", "await_0_2_1"]
+    while world.tool_calls:
+        world.finish(world.tool_calls[0])
+    assert names_begun(world) == ["look", "save"]
+    assert world.state.waits_for_people
+    assert decide(world.state) == Decision()
+    assert world.say("approved", "await_0_2_1")
+    world.finish(world.tool_calls[0])
+    assert world.say("denied", "await_0_0_1")
+    world.play(text())
+    assert world.hows(0) == ["returned", "returned", "returned", "denied"]
+    assert world.model_calls == 2
+
+
+@pytest.mark.requirement("run.grant.bound", "run.grant.edited")
+def test_a_call_begins_with_the_arguments_that_were_approved_and_is_announced_with_them() -> None:
+    world = asked("wire")
+    assert world.heads(CallOpened) == []
+    assert world.say("approved", digest="edited")
+    (opened,), (closed,) = world.heads(CallOpened), world.heads(AwaitClosed)
+    assert opened.digest == closed.digest == "edited" != world.heads(AwaitOpened)[0].digest
+    assert len(world.tool_calls) == 1
+
+
+@pytest.mark.requirement("run.grant.expiry")
+def test_an_approval_that_has_lapsed_before_its_call_begins_is_asked_for_again() -> None:
+    world = asked("look", "wire", limits=Limits(grant_ttl_us=60 * SECOND))
+    assert world.say("approved")
+    assert decide(world.state).due_at == AT0 + 60 * SECOND
+    world.wait_until(AT0 + 60 * SECOND)
+    world.finish(world.tool_calls[0])
+    assert [head.id for head in world.heads(AwaitOpened)] == ["await_0_1_1", "await_0_1_2"]
+    assert names_begun(world) == ["look"]
+    assert world.say("approved", "await_0_1_2")
+    assert names_begun(world) == ["look", "wire"]
+
+
+@pytest.mark.requirement("run.grant.single_use")
+def test_an_approval_is_for_one_call_and_stays_with_it_through_a_crash() -> None:
+    world = asked("wipe", "wipe")
+    assert world.say("approved")
+    assert len(world.tool_calls) == 1
+    world.crash()
+    assert [head.attempt for head in world.heads(CallStarted)] == [1, 2]
+    assert len(world.heads(AwaitOpened)) == 2
+    world.finish(world.tool_calls[0])
+    assert len(world.heads(CallStarted)) == 2
+    assert world.awaits == ["await_0_1_1"]
+
+
+@pytest.mark.requirement("run.pause.while_waiting")
+def test_a_paused_run_takes_an_answer_and_a_resumed_one_waits_for_it() -> None:
+    world = asked("wire")
+    world.pause()
+    assert world.say("approved")
+    assert world.heads(CallStarted) == []
+    world.resume()
+    assert len(world.heads(CallStarted)) == 1
+    other = asked("wire")
+    other.pause()
+    other.resume()
+    assert other.heads(CallStarted) == []
+    assert other.say("approved")
+    assert len(other.heads(CallStarted)) == 1
+
+
+@pytest.mark.requirement("run.await.once")
+def test_an_await_has_one_answer_of_a_kind_that_it_takes() -> None:
+    world = asked("wire", "ask_user", "present_plan")
+    assert not world.say("answered", "await_0_0_1")
+    assert not world.say("approved", "await_0_1_1")
+    assert not world.say("expired", "await_0_0_1")
+    assert not world.say("withdrawn", "await_0_0_1")
+    assert not world.say("approved", "await_0_0_1", by="")
+    assert world.say("answered", "await_0_1_1")
+    assert not world.say("answered", "await_0_1_1")
+    assert world.say("approved", "await_0_2_1")
+    assert world.hows(0) == ["answered", "answered"]
+
+
+def test_a_client_is_offered_a_call_only_when_it_is_approved() -> None:
+    world = asked("local_wire")
+    assert world.heads(CallOpened) == []
+    assert world.say("approved")
+    assert [head.client for head in world.heads(CallOpened)] == ["sdk"]
+    assert world.answer(0)
+
+
+@pytest.mark.requirement("run.confirm.expiry")
+def test_what_nobody_answers_in_time_is_denied_or_ends_the_run() -> None:
+    for rule, hows in (("deny", ["denied"]), ("end", ["not_run"])):
+        world = asked("wire", limits=Limits(await_timeout_us=5 * SECOND, on_await_expired=rule))  # type: ignore[arg-type]
+        assert decide(world.state).due_at == AT0 + 5 * SECOND
+        world.crash()
+        world.wait_until(AT0 + 5 * SECOND)
+        assert [head.outcome for head in world.heads(AwaitClosed)] == ["expired"]
+        assert world.hows(0) == hows
+        assert world.heads(RunAdopted) == []
+        if rule == "end":
+            assert world.end.code == "await_expired"
+
+
+def test_steering_and_a_cancel_withdraw_what_people_are_asked() -> None:
+    for move in (lambda world: world.steer("m1"), lambda world: world.cancel()):  # type: ignore[misc]
+        world = asked("wire", "wipe")
+        assert move(world)
+        assert [head.outcome for head in world.heads(AwaitClosed)] == ["withdrawn", "withdrawn"]
+        assert world.heads(CallStarted) == []
+
+
+def test_a_person_is_asked_about_a_call_in_doubt_and_says_what_became_of_it() -> None:
+    for outcome, hows, starts in (("approved", [], 2), ("answered", ["returned"], 1), ("denied", ["in_doubt"], 1)):
+        world = asked("pay", limits=Limits(in_doubt="ask"))
+        world.crash()
+        assert [head.kind for head in world.heads(AwaitOpened)] == ["doubt"]
+        world.crash()
+        assert len(world.heads(RunAdopted)) == 1  # waiting is no work that a new process would take over
+        assert world.say(outcome)  # type: ignore[arg-type]
+        assert (world.hows(0), len(world.heads(CallStarted))) == (hows, starts)
+
+
+def test_a_run_without_anybody_to_ask_ends_when_only_people_could_help() -> None:
+    world = asked("wire", "look", limits=Limits(nobody_to_ask=True, await_gate=True))
+    (consult,) = [command for command in world.running if hasattr(command, "id")]
+    assert not world.state.ended
+    world.code_answers(consult)  # type: ignore[arg-type]
+    assert not world.state.ended
+    world.finish(world.tool_calls[0])
+    assert world.end.code == "nobody_to_ask"
+    assert world.hows(0) == ["returned", "not_run"]
+
+
+@pytest.mark.requirement("run.confirm.fail_closed", "run.budget.intercept")
+def test_nobody_is_asked_about_a_call_that_cannot_begin_anyway() -> None:
+    silent = asked("wire", limits=Limits(interrupts_allowed=False))
+    assert (silent.hows(0), silent.heads(AwaitOpened)) == (["blocked"], [])
+    spent = asked("wire", "wire", limits=Limits(tool_budgets={"wire": 1}))
+    assert (spent.hows(0), len(spent.heads(AwaitOpened))) == (["budget"], 1)
