@@ -133,6 +133,7 @@ def test_a_snapshot_always_has_every_key(status: Status) -> None:
         "errorCode",
         "inDoubt",
         "cancelReceipt",
+        "awaits",
         "finishReason",
     }
     assert raw.count(SPEC) == 2

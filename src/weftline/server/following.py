@@ -15,6 +15,8 @@ from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import (
     TEXT_DELTA,
     AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallOpened,
     Fact,
@@ -64,7 +66,7 @@ class What(Enum):
     CLIENT_CALL = auto()
     """A call for the client was opened, or closed."""
     PAUSE = auto()
-    """The run was paused, or resumed."""
+    """The run was paused, or resumed; or it asks people something, or has their answer."""
     END = auto()
 
 
@@ -137,7 +139,7 @@ def _what(fact: Fact) -> What | None:
             return What.TURN
         case CallOpened(client=str(), blocked=False) | CallClosed(client=str()):
             return What.CLIENT_CALL
-        case RunPaused() | RunResumed():
+        case RunPaused() | RunResumed() | AwaitOpened() | AwaitClosed():
             return What.PAUSE
         case RunEnded():
             return What.END

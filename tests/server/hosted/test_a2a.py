@@ -322,3 +322,17 @@ async def test_the_official_client_streams_asks_and_cancels(api: Api) -> None:
         assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
         rest = [event async for event in stream]
         assert rest[-1].status_update.status.state == TaskState.TASK_STATE_CANCELED
+
+
+async def test_a_task_waits_for_input_while_its_run_asks_and_a_message_answers(api: Api) -> None:
+    await stored(api, spec={"modelId": "scripted:ask", "tools": [{"kind": "server", "name": "ask_user"}]})
+    task = (await rpc(api, "message/send", message()))["result"]
+    assert task["status"]["state"] == "input-required"
+    assert task["status"]["message"]["parts"][0]["text"] == "Which one?"
+    wrong = await rpc(api, "message/send", message("green", messageId="m2", taskId=task["id"]))
+    assert "must be one of 'red', 'blue'" in json.dumps(wrong["error"])
+    for _ in range(2):  # the same message twice is one answer
+        done = await rpc(api, "message/send", message("blue", messageId="m3", taskId=task["id"]))
+        assert "heard blue" in json.dumps(done["result"])
+    snapshot = await api.snapshot(task["id"])
+    assert (snapshot["status"], snapshot["finalText"]) == ("succeeded", "heard blue")

@@ -7,11 +7,12 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.runtime.answering import Answer
 from weftline.server import following
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
-from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_taken, read_task
+from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_heard, has_taken, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
 from weftline.store.base import IdempotencyKey, RunRow
@@ -26,18 +27,19 @@ class Deliveries:
         self._host = host
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
-    async def deliver(self, row: RunRow, sent: SentMessage) -> None:
+    async def deliver(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
         while (other := self._under_way.get(row.key)) is not None:
             await asyncio.wait({other})
-        task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent))
+        task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent, sender=sender))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # even if nobody is waiting
         # Waits for the commit: if the caller goes away, its retry must not be taken for another message.
         await asyncio.shield(task)
 
-    async def _hand_over(self, row: RunRow, sent: SentMessage) -> None:
+    async def _hand_over(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
         engine = self._host.engine
-        if await has_taken(engine, row, sent.id, sent.text):
+        answer = Answer(outcome="answered", value=sent.text, request=f"{sender} {sent.id}")
+        if await has_taken(engine, row, sent.id, sent.text) or await has_heard(engine, row, answer):
             return
         now = await engine.row(row.key)
         assert now is not None
@@ -45,14 +47,21 @@ class Deliveries:
             task = await read_task(engine, now)
             if task.ended:
                 raise _ended(now)
-            if task.question is not None:
+            if task.asked is not None:
+                await engine.answer_await(row.key, task.asked, answer, by=sender)
+            elif task.question is not None:
                 await engine.answer(row.key, task.question, ToolOutput.of(sent.text), message_id=sent.id)
             else:
                 await engine.steer(row.key, sent.text, message_id=sent.id)
         except NotFound:
-            # Another client has answered the call since.
+            # Somebody else has answered since.
             await engine.steer(row.key, sent.text, message_id=sent.id)
+        except InvalidRequest as error:
+            raise invalid("message.parts", error.message) from None
         except Conflict as error:
+            if error.code in ("await_closed", "await_expired"):
+                await engine.steer(row.key, sent.text, message_id=sent.id)
+                return
             if error.code != "run_terminal":
                 raise
             raise _ended(row) from None
@@ -82,7 +91,7 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
         if sent.content.attachments:
             why = "Incompatible content types: images and PDF files can only come with the message that begins a task."
             raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, why)
-        await deliveries.deliver(row, sent)
+        await deliveries.deliver(row, sent, sender=sender)
     after = await app.engine.row(row.key)
     assert after is not None
     return after

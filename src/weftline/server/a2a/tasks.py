@@ -1,7 +1,7 @@
 """A run as the task that A2A callers see: a projection of its row and its entries.
 
 A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
-is that call's result.
+is that call's result. It also waits while its run asks people; a message answers a question that is the only one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,23 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import KIND, CallClosed, CallOpened, Fact, MessageQueued, TurnCompleted, decode_fact
+from weftline.kernel.entries import (
+    KIND,
+    AwaitClosed,
+    CallClosed,
+    CallOpened,
+    Fact,
+    MessageQueued,
+    TurnCompleted,
+    decode_fact,
+)
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import decode_plan
+from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.server.views import run_view
+from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire.responses import RunView
 
@@ -81,6 +92,8 @@ class Task(Struct, frozen=True):
     usage: dict[str, Any] | None
     question: str | None = None
     """The id of the call that the next message answers."""
+    asked: str | None = None
+    """The id of the await that the next message answers."""
 
     @property
     def ended(self) -> bool:
@@ -118,7 +131,8 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
     question = open_calls[0] if open_calls and state == "working" else None
-    if question is not None:
+    asked = await _asked(engine, row) if question is None and not open_calls and row.ended_at is None else []
+    if question is not None or asked:
         state = "input-required"
     return Task(
         id=run.id,
@@ -127,7 +141,7 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        said=_said(run) if question is None else _question(question),
+        said=_put(asked[0]) if asked else _said(run) if question is None else _question(question),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
         error=run.error,
@@ -135,7 +149,21 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         history=await _history(engine, row, run, facts, history) if history else (),
         usage=usage(run) if run.finished_us is not None else None,
         question=question.head.id if question is not None and isinstance(question.head, CallOpened) else None,
+        asked=asked[0].id if len(asked) == 1 and asked[0].kind == "question" else None,
     )
+
+
+async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
+    """The first of what the run asks people, if it can only wait for them."""
+    if row.status != "paused":
+        return []
+    return await engine.awaits(AwaitFilter(workspace=row.workspace, run=row.key, limit=2))
+
+
+def _put(one: OpenAwait) -> Spoken:
+    body = bodies.decode_await(one.body)
+    data = {"awaitId": one.id, "kind": one.kind, "name": body.name, "args": body.args, "options": body.options}
+    return Spoken(one.id, "agent", body.prompt, data)
 
 
 async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
@@ -239,6 +267,12 @@ def _given(message: User | Assistant, id: str) -> Spoken:
     files = [part for part in message.parts if not isinstance(part, Text)]
     about = [{"mediaType": file.media_type, "name": file.name, "sizeBytes": file.size} for file in files]
     return Spoken(id, "user", message.text, {"attachments": about} if about else None)
+
+
+async def has_heard(engine: Engine, row: RunRow, answer: Answer) -> bool:
+    """Whether this answer, of this very request, was given to something that the run asked."""
+    closed = await engine.newest_facts(row.key, kinds=(KIND[AwaitClosed],), limit=1000, max_bytes=_DELIVERED_BYTES)
+    return any(one.body and bodies.decode_answer(one.body).sent == answer.digest for one in closed)
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
