@@ -260,15 +260,15 @@ class Engine:
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
-        return await self._start(agent, prompt, options)
+        return await self._launch(agent, prompt, options)
 
     async def start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
         """The same for a run that nobody watches: in memory, an await that no hook answers ends it."""
-        return await self._start(agent, prompt, options, nobody_to_ask=not self.durable)
+        return await self._launch(agent, prompt, options, nobody_to_ask=not self.durable)
 
-    async def _start(
+    async def _launch(
         self,
         agent: Definition[OutputT, DepsT],
         prompt: str | None,
