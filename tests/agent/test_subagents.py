@@ -161,7 +161,7 @@ async def test_a_copy_can_be_restricted_and_given_other_instructions() -> None:
     assert isinstance(refused, ToolResults) and refused.results[0].is_error
 
 
-@pytest.mark.requirement("loop.spawn.result")
+@pytest.mark.requirement("loop.spawn.result", "loop.agent.result")
 async def test_the_result_has_a_header_and_usage_rolls_up_once_from_every_depth() -> None:
     def turn(words: Any, tokens: int) -> dict[str, Any]:
         said = {"text": words} if isinstance(words, str) else words

@@ -109,6 +109,7 @@ async def test_the_line_breaks_of_a_file_are_not_the_models_business(tmp_path: P
     assert file.read_bytes() == b"1\r\n2\r\n2a\r\nthree\r\n"
 
 
+@pytest.mark.requirement("loop.dedup.read_before_edit")
 async def test_where_reading_comes_first_an_unknown_or_changed_file_is_not_edited(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text("a b")

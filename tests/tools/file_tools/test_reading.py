@@ -109,6 +109,7 @@ async def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> 
     assert await kit.ok("read_file", path="empty") == "(The file is empty.)"
 
 
+@pytest.mark.requirement("loop.dedup.reads")
 async def test_reading_the_same_again_gives_a_note_until_something_changes(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("one\ntwo\n")
     (tmp_path / "link").symlink_to("f")
