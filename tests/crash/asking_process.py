@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from weftline import Agent, Engine, tool
+from weftline import Agent, AwaitGate, Engine, hook, tool
 from weftline.events import AwaitOpened
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
@@ -27,7 +27,12 @@ def pay(amount: int) -> str:
     return f"Paid {amount}."
 
 
-agent = Agent("lab:script", name="billing", tools=[pay])
+@hook(AwaitGate)
+def leaves_it_to_people(gate: AwaitGate) -> None:
+    pass
+
+
+agent = Agent("lab:script", name="billing", tools=[pay], hooks=[leaves_it_to_people])
 
 
 async def main(role: str) -> None:
@@ -37,7 +42,7 @@ async def main(role: str) -> None:
         run = await engine.start(agent, "Pay.", key="once")
         if role == "ask":
             async for event in run:
-                if isinstance(event, AwaitOpened):
+                if isinstance(event, AwaitOpened) and not os.environ["WEFTLINE_CRASH"].startswith("await.passed"):
                     os.kill(os.getpid(), signal.SIGKILL)
         for question in await engine.awaits():
             await run.approve(question.id, args={"amount": 4}, by="user:bob")

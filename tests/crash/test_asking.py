@@ -15,6 +15,8 @@ from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallOpened, CallSt
 from . import asking_process
 from .log import check_whole, read_logs
 
+POINTS = [f"await.{word}:{when}" for word in ("opened", "closed", "passed") for when in ("before", "after")]
+
 
 @pytest.mark.requirement("run.await.once", "run.crash.ends")
 @pytest.mark.parametrize(
@@ -23,6 +25,8 @@ from .log import check_whole, read_logs
         ("", ""),
         ("await.opened:before#1", "await.closed:before#1"),
         ("await.opened:after#1", "await.closed:after#1"),
+        ("await.passed:before#1", ""),
+        ("await.passed:after#1", ""),
     ],
 )
 def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answering: str, tmp_path: Path) -> None:

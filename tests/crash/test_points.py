@@ -15,7 +15,9 @@ from . import scenarios
 from .conftest import Template
 from .crashing import CrashingServer
 from .test_agent import POINTS as AGENT_POINTS
+from .test_asking import POINTS as ASKING_POINTS
 from .test_children import POINTS as CHILD_POINTS
+from .test_compaction import POINTS as COMPACTION_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 
@@ -94,7 +96,9 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *(point for case in CASES for point in case.plan),
         *ENGINE_POINTS,
         *AGENT_POINTS,
+        *ASKING_POINTS,
         *CHILD_POINTS,
+        *COMPACTION_POINTS,
         *CLOSING,
     ]
     assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)

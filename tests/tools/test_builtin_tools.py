@@ -15,7 +15,7 @@ async def call(subject: Tool, **args: object) -> ToolOutput:
 
 def test_builtin_tools_change_nothing_and_run_side_by_side() -> None:
     tools = builtin_tools()
-    assert list(tools) == ["calculator", "current_time"]
+    assert list(tools) == ["ask_user", "calculator", "current_time", "present_plan"]
     for name, tool in tools.items():
         assert (tool.spec.name, tool.effect, tool.concurrent) == (name, "read", True)
         assert tool.spec.description
