@@ -451,6 +451,7 @@ def nested(hanging: Hanging) -> tuple[Agent, ByTask]:
     return Agent("lab:script", name="nested", tools=[spawn(), hanging.tool]), model
 
 
+@pytest.mark.requirement("loop.abort.at_once")
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_cancel_reaches_children_at_every_depth_before_the_parent_ends(durable: bool, tmp_path: Path) -> None:
     hanging = Hanging()
