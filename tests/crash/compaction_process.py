@@ -1,4 +1,4 @@
-"""A process with a durable agent that has to sum up what it read: `python compaction_process.py FOLDER ends|fails|undone`.
+"""A process with an agent that has to sum up what it read: `python compaction_process.py FOLDER ends|fails|undone`.
 
 Each time a model is asked for a summary, a line is added to `told.txt`. It may fail to write one, or the summary may be
 taken back while a tool runs.

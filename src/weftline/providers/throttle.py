@@ -154,6 +154,19 @@ class ThrottledProvider:
         return getattr(self.inner, name)
 
 
+def open_stream(provider: Provider, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+    """Whatever a provider raises comes from its stream, even if its `stream` is a plain function that raises."""
+    try:
+        return provider.stream(request)
+    except Exception as error:
+        return _failed(error)
+
+
+async def _failed(error: Exception) -> AsyncIterator[Sequence[Chunk]]:
+    raise error
+    yield ()
+
+
 async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
     """Closes a stream and its connection now: one abandoned half-read would wait for the garbage collector."""
     close = getattr(stream, "aclose", None)

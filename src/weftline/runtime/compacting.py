@@ -23,7 +23,7 @@ from weftline.messages import Assistant, Message, User
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
-from weftline.providers.throttle import close_stream
+from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.conversation import input_bytes
 from weftline.runtime.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -92,7 +92,7 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     limit_s = services.model_timeout_s
     request = _request(state, model, _text(state, work, model, span, cut))
     request.timeout_s = limit_s + _SLACK_S
-    stream = model.provider.stream(request)
+    stream = open_stream(model.provider, request)
     try:
         async with services.deadlines.after(limit_s):
             async for chunks in stream:

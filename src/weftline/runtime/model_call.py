@@ -35,7 +35,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
-from weftline.providers.throttle import close_stream
+from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
@@ -96,7 +96,7 @@ async def call_model(
     assembler.provider = model.provider.name
     await sink.permit()
     call.begin()
-    stream = model.provider.stream(request)
+    stream = open_stream(model.provider, request)
     answering = False
     try:
         async with services.deadlines.after(limit_s):
