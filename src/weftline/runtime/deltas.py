@@ -19,7 +19,7 @@ from weftline.surrogates import whole
 
 _encode = Encoder().encode
 _MAX_RUN = 512
-"""More deltas than this of one read become one: each is an event of its own to everyone who follows the run."""
+"""More deltas of one read than this are joined to so many: each is an event of its own to all who follow the run."""
 _KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 
 
@@ -78,7 +78,8 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
         if kind is not None:
             texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
             if len(texts) > _MAX_RUN:
-                texts = ["".join(texts)]
+                step = -(-len(texts) // _MAX_RUN)
+                texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
             encoded = [b"".join((b'{"text":', _encode(text), tail)) for text in texts if text]
             if encoded:
                 runs.append((kind, encoded))
