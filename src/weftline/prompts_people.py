@@ -16,6 +16,10 @@ def edited(args: str) -> str:
     return f"A person changed the arguments before this call was made. It was made with: {args}"
 
 
+def changed_since_asked(tool: str) -> str:
+    return f"Not executed: {tool} has changed since a person approved this call. If it is still needed, make it again."
+
+
 def nobody_asked(tool: str) -> str:
     return f"Not executed: {tool} needs a person's approval, and this run may not ask anybody. Go on without it."
 

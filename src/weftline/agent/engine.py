@@ -532,9 +532,12 @@ class Engine:
         return f"provider:{name}"
 
     def _offer_own(self, agent: Definition[Any, Any], name: str) -> None:
-        """Offers the model object of a durable agent under the agent's name, by which the next process finds it too."""
+        """Offers the model objects of a durable agent and of those below it, by names that the next process knows."""
         if self.durable and agent.model is not None and not isinstance(agent.model, str):
             self._models.offer(agent.model, f"agent-{name}")
+        for tool in agent.tools:
+            if isinstance(tool, Subagent) and tool.agent is not None:
+                self._offer_own(tool.agent, f"{name}.{tool.name}")
 
     @property
     def workspace_key(self) -> int:

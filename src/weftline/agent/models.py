@@ -33,6 +33,7 @@ class Models:
         self._transport: AiohttpTransport | None = None
         self._named: dict[int, tuple[Provider, str]] = {}
         """By the id of an object: the object, which keeps the id its own, and what the catalog calls it."""
+        self._offered: set[str] = set()
         self._lent: dict[str, set[int]] = {}
         self._users: Counter[int] = Counter()
         self._spare: dict[int, None] = {}
@@ -51,10 +52,11 @@ class Models:
         self.catalog.include(self._usual)
 
     def offer(self, provider: Provider, name: str) -> None:
-        """Adds an object under a name, for good."""
-        if id(provider) not in self._named:
+        """Adds an object under a name, for good. It may have several: the next process may meet them in other order."""
+        if name not in self._offered:
+            self._offered.add(name)
             self.catalog.add(provider, name=name)
-            self._named[id(provider)] = provider, name
+            self._named.setdefault(id(provider), (provider, name))
 
     def name_of(self, provider: Provider) -> str | None:
         known = self._named.get(id(provider))

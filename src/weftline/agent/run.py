@@ -9,14 +9,14 @@ from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextRestored
 from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
 from weftline.messages import Message
 from weftline.plan import decode_plan
-from weftline.runtime.answering import Answer, pattern_of
+from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.receipts import CancelReceipt
@@ -149,7 +149,7 @@ class Run(Generic[OutputT]):
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, object] = False,
-        by: str = "library",
+        by: str = NAMELESS,
     ) -> None:
         """A person allows the call that an await asks about, if need be with other arguments.
 
@@ -167,14 +167,16 @@ class Run(Generic[OutputT]):
             Forbidden: `four_eyes`, if that is for somebody else to say.
             NotFound: `unknown_await`.
         """
+        if args is not None and not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest("The arguments of a call are a mapping of names to values.", code="invalid_answer")
         given = None if args is None else dict(args)
         await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern_of("", remember)), by=by)
 
-    async def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
+    async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
         await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
 
-    async def answer(self, await_id: str, value: Any, *, by: str = "library") -> None:
+    async def answer(self, await_id: str, value: Any, *, by: str = NAMELESS) -> None:
         """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt."""
         await self._say(await_id, Answer(outcome="answered", value=value), by=by)
 

@@ -61,6 +61,10 @@ def _plain(pattern: Pattern | None) -> list[Any] | None:
     return [pattern.tool, {name: bytes(raw).decode() for name, raw in pattern.args.items()}, pattern.prefixes]
 
 
+NAMELESS = "library"
+"""Who answers through the library without saying who."""
+
+
 def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | None:
     """Which later calls an approval covers: all of the tool, or those with these arguments.
 
@@ -70,6 +74,9 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
         return None
     if remember is True:
         return Pattern(tool)
+    if not isinstance(remember, Mapping) or not remember:  # pyright: ignore[reportUnnecessaryIsInstance]
+        fault = "say which arguments later calls must have, or True to allow all calls of the tool"
+        raise _misfit(Issue("remember", fault))
     args: dict[str, Raw] = {}
     prefixes: dict[str, str] = {}
     for name, value in remember.items():
@@ -103,7 +110,17 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
         issues.append(Issue("value", fault))
     if issues:
         raise _misfit(*issues)
-    if run.state.limits.four_eyes and answer.outcome == "approved" and by == run.work.plan.requested_by:
+    if run.state.limits.four_eyes and answer.outcome == "approved":
+        _require_somebody_else(by, run.work.plan.requested_by)
+
+
+def _require_somebody_else(by: str, requested_by: str) -> None:
+    """The rule of four eyes holds for people with names: without one, two could be the same."""
+    if not requested_by:
+        raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
+    if by == NAMELESS:
+        raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
+    if by == requested_by:
         raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
 
 

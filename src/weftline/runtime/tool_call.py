@@ -9,7 +9,7 @@ from typing import assert_never, cast
 
 from msgspec import UNSET, Raw, UnsetType
 
-from weftline import prompts
+from weftline import prompts, prompts_people
 from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
@@ -54,7 +54,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     deadline = services.deadlines.after(timeout_s)
     try:
         async with deadline:
-            if code is None:
+            if call.asks is not None and await tool.prepare(args.decode()) != args:
+                output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
+            elif code is None:
                 output = await tool.invoke(args, context)
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
