@@ -109,7 +109,7 @@ class Models:
             await self._transport.aclose()
         self._usual = self._transport = None
         self.catalog = _fresh(self._given)
-        for gone in (self._named, self._lent, self._users, self._spare):
+        for gone in (self._named, self._offered, self._lent, self._users, self._spare):
             gone.clear()
 
 
