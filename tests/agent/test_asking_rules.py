@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, tool
+from weftline import Agent, Engine, Limits, ask_user, tool
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
@@ -30,9 +30,8 @@ async def question(engine: Engine, agent: Agent[Any, Any], **options: Any) -> tu
     run = await engine.start(agent, "Pay.", **options)
     async for event in run:
         if isinstance(event, AwaitOpened):
-            break
-    (asked,) = await engine.awaits()
-    return run, asked.id
+            return run, event.id
+    raise AssertionError("nobody was asked")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +87,46 @@ async def test_a_subagent_below_a_durable_agent_brings_its_own_model(tmp_path: P
         result = await (await engine.start(parent, "Go.")).result()
     assert result.text == "Done."
     assert "From the kid." in str(result.calls[0].result)
+
+
+def asker(model: ScriptedModel, **options: Any) -> Agent[str, object]:
+    return Agent(model, name="asker", tools=[ask_user], **options)
+
+
+@pytest.mark.requirement("tool.ask_user.restart")
+async def test_a_question_that_is_open_at_a_restart_is_offered_again_once_under_its_id(tmp_path: Path) -> None:
+    before = asker(ScriptedModel([calls("ask_user", question="Which one?")]))
+    async with Engine(tmp_path / "data", agents=[before]) as engine:
+        run, id = await question(engine, before)
+    model = ScriptedModel(["The red one, then."])
+    after = asker(model)
+    async with Engine(tmp_path / "data", agents=[after]) as engine:
+        (again,) = await engine.awaits()
+        assert (again.id, again.run_id, again.question) == (id, run.id, "Which one?")
+        assert not model.requests
+        run = engine.attach(again.run_id, after)
+        await run.answer(again.id, "The red one.")
+        assert (await run.result()).text == "The red one, then."
+        opened = [event async for event in run.events() if isinstance(event, AwaitOpened)]
+    assert [event.id for event in opened] == [id]
+    assert "The red one." in str(model.requests[0].messages[-1])
+
+
+@pytest.mark.requirement("tool.ask_user.closed")
+async def test_a_question_that_nobody_answers_is_closed_and_a_later_answer_refused() -> None:
+    ask = calls("ask_user", question="Which one?")
+    async with Engine() as engine:
+        run, id = await question(engine, asker(ScriptedModel([ask, "Any."]), limits=Limits(await_timeout_s=0.05)))
+        result = await run.result()
+        assert str(result.calls[0].result).startswith("Aborted: nobody answered in time.")
+        with pytest.raises(WeftlineError) as late:
+            await run.answer(id, "Red.")
+        assert late.value.code == "await_expired"
+    async with Engine() as engine:
+        run, id = await question(engine, asker(ScriptedModel([ask])))
+        await run.cancel()
+        result = await run.result()
+        assert result.status == "cancelled" and str(result.calls[0].result).startswith("Aborted: ")
+        with pytest.raises(WeftlineError) as late:
+            await run.answer(id, "Red.")
+        assert late.value.code == "await_closed"
