@@ -21,7 +21,7 @@ def names_begun(world: World) -> list[str]:
     return [world.state.batch.calls[head.index].name for head in world.heads(CallStarted)]
 
 
-@pytest.mark.requirement("run.confirm.asked", "run.await.barrier")
+@pytest.mark.requirement("run.confirm.asked")
 def test_the_other_calls_of_a_turn_do_not_wait_for_people() -> None:
     world = asked("wire", "look", "wire", "save")
     assert [head.id for head in world.heads(AwaitOpened)] == ["await_0_0_1", "await_0_2_1"]
