@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,16 +52,24 @@ class LoopThread:
                 ended.set()
 
         try:
-            future = self.submit(watched())
+            waiting = [self.submit(watched())]
         except RuntimeError:
             work.close()
             raise
-        try:
-            return future.result()
-        except BaseException:
-            if future.cancel():
-                ended.wait(_TIDY_S)
-            raise
+        with _interrupting(lambda: self._cancel(waiting)):
+            try:
+                return waiting[0].result()
+            except BaseException:
+                if waiting[0].cancel():
+                    ended.wait(_TIDY_S)
+                raise
+            finally:
+                waiting.clear()  # while Ctrl-C is in good hands: callbacks of weak references to the task run here
+
+    def _cancel(self, futures: list[Future[T]]) -> None:
+        for future in futures:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(future.cancel)
 
     def stop(self, *, patience_s: float | None = None) -> None:
         """Waits for what is left, `patience_s` at most."""
@@ -77,6 +87,38 @@ class LoopThread:
         self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         return loop
+
+
+@contextmanager
+def _interrupting(cancel: Callable[[], None]) -> Generator[None]:
+    """Ctrl-C calls `cancel` and is raised at the end, a second one at once.
+
+    Python raises it wherever the main thread happens to be; in a callback of a weak reference it would be printed and
+    lost, and the wait would go on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # the program has its own idea of it
+        yield
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        cancel()
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if interrupted:
+            raise KeyboardInterrupt from None
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -119,3 +119,38 @@ def test_a_script_that_used_threads_ends_without_a_word() -> None:
         # Without `-I`, a variable of the suite's could load more than the module itself needs.
         script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
         assert (script.returncode, script.stdout, script.stderr) == (0, "done\n", ""), python
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys, time, weakref
+sys.path.insert(0, sys.argv[1])
+from weftline.background import LoopThread
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+gone = []
+
+async def work():
+    gone.append(weakref.ref(asyncio.current_task(), lambda ref: os.kill(os.getpid(), signal.SIGINT)))
+
+async def long():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(600)
+    finally:
+        print("tidied up")
+
+loop = LoopThread("own")
+for waiting in (work, long):
+    try:
+        loop.run(waiting())
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("heard", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+def test_ctrl_c_is_never_lost_while_a_blocking_call_waits() -> None:
+    source = str(Path(background.__file__).parents[1])
+    command = [sys.executable, "-I", "-c", INTERRUPTED, source]
+    script = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (script.returncode, script.stdout, script.stderr) == (0, "heard True\ntidied up\nheard True\n", "")
