@@ -223,8 +223,8 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of the next loop iteration: one flush takes everything that this one produces, and what
-            # those append whom it has woken.
+            # Deferred to the end of the next iteration of the loop: one flush takes everything that this one produces,
+            # and what those append whom it has woken.
             self._kick_later()
         return write
 
