@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
+from weftline.server.scheduled import start as start_scheduled
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
@@ -55,6 +56,7 @@ from weftline.store import open_store
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
+from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 logger = logging.getLogger(__name__)
@@ -219,6 +221,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
+    alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+    app.schedules_changed = alarm.changed
 
     async def administered() -> None:
         app.auth.forget()
@@ -267,16 +271,18 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_deliver(engine, deliveries))
+        delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
+        scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
         warm = asyncio.create_task(transport.preload())
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.tell()
         logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering):
+        for task in (asked, beats, warm, delivering, scheduling):
             task.cancel()
-        await asyncio.wait({delivering, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
+        ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
+        await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         await control.stop()
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -294,10 +300,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     return stopping.code
 
 
-async def _deliver(engine: Engine, deliveries: WebhookDeliveries) -> None:
-    """What a backup still had to deliver has mostly been delivered since: it waits with the runs."""
+async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
+    """What a backup still had to deliver or to start has mostly been since: it waits with the runs."""
     await engine.moving()
-    await deliveries.run()
+    await work()
 
 
 async def _beat(engine: Engine) -> None:
