@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
 from weftline.errors import Conflict, Forbidden, InvalidRequest
+from weftline.messages import Blob
+from weftline.plan import RunPlan
 from weftline.server.accept import wanted
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
@@ -26,7 +28,7 @@ from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField, with_typos
 from weftline.workspace import agents
-from weftline.workspace.context import Caller
+from weftline.workspace.context import Caller, Workspaces
 
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
@@ -37,6 +39,33 @@ class Made(Struct, frozen=True):
 
     run_id: str
     warnings: Warnings = UNSET
+
+
+class Creating(Protocol):
+    """What creating runs needs of an engine."""
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        metadata: str = "{}",
+        idempotency: IdempotencyKey | None = None,
+        secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
+    ) -> str: ...
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
+
+
+class CreatingHost(Protocol):
+    """The server, as far as runs are created."""
+
+    @property
+    def engine(self) -> Creating: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
 
 
 Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
@@ -59,7 +88,7 @@ async def create_run(
 
 
 async def create_checked(
-    app: Host, caller: Caller, body: RunBody, *, requested_by: str, idempotency: IdempotencyKey | None = None
+    app: CreatingHost, caller: Caller, body: RunBody, *, requested_by: str, idempotency: IdempotencyKey | None = None
 ) -> str:
     """Creates the run of a body that is valid; returns its id."""
     agent_id = body.agent_id

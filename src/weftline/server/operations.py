@@ -25,6 +25,14 @@ from weftline.runtime.supported import unsupported
 from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
+from weftline.server.schedule_operations import (
+    SchedulingLogs,
+    create_schedule,
+    delete_schedule,
+    list_schedules,
+    run_schedule,
+    switch_schedule,
+)
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
@@ -39,7 +47,7 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.base import IdempotencyKey, LogStore, RunFilter, RunRow, Store
 from weftline.store.copies import Copied
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
@@ -70,14 +78,10 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, Protocol):
+class Logs(AskingLogs, SchedulingLogs, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
-        ...
-
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
@@ -112,6 +116,13 @@ class StoredLogs:
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         command = f"weftline serve{db_option(self._folder)}"
         raise Conflict(f"No server has this store open: start `{command}`, then answer.")
+
+    async def create(self, workspace: int, plan: RunPlan, **of_run: Any) -> str:
+        command = f"weftline serve{db_option(self._folder)}"
+        raise Conflict(f"No server has this store open: start `{command}`, then start the run.")
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        return None
 
     async def resume_all(self) -> Resumed:
         held = self._store.held
@@ -157,6 +168,11 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
         "runs.cancel": _cancel_run,
+        "schedules.create": create_schedule,
+        "schedules.list": list_schedules,
+        "schedules.delete": delete_schedule,
+        "schedules.switch": switch_schedule,
+        "schedules.run": run_schedule,
         "awaits.list": list_awaits,
         "awaits.answer": answer_await,
     }

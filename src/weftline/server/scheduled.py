@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, invalid
 from weftline.plan import RunPlan
 from weftline.server.agent_specs import RunSpec, effective
-from weftline.server.creating import create_checked
-from weftline.server.following import Host
+from weftline.server.creating import CreatingHost, create_checked
 from weftline.server.parsing import parsed
 from weftline.server.planning import plan_of
 from weftline.store.base import IdempotencyKey
@@ -48,7 +47,7 @@ class _Owner(Struct, frozen=True):
     agents: tuple[str, ...]
 
 
-async def start(app: Host, row: ScheduleRow, time: int) -> str:
+async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
     """The run of a schedule for one of its times: always the same one, however often this is called."""
     body = _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
     once = IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
@@ -57,7 +56,7 @@ async def start(app: Host, row: ScheduleRow, time: int) -> str:
 
 
 async def start_now(
-    app: Host, caller: Caller, row: ScheduleRow, *, requested_by: str, idempotency: IdempotencyKey | None = None
+    app: CreatingHost, caller: Caller, row: ScheduleRow, *, requested_by: str, idempotency: IdempotencyKey | None = None
 ) -> str:
     """A run of a schedule besides those that it makes by itself."""
     body = _body(app.workspaces, row, {SCHEDULE_KEY: row.id})

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
@@ -141,15 +141,7 @@ def _time(text: str) -> int:
 
 
 def listed_schedule_json(row: ScheduleSummary) -> ListedSchedule:
-    return ListedSchedule(*_fields(row))
-
-
-def schedule_json(row: ScheduleRow, warnings: Warnings = UNSET) -> Schedule:
-    return Schedule(*(*_fields(row), Raw(row.spec), warnings))
-
-
-def _fields(row: ScheduleSummary) -> tuple[Any, ...]:
-    return (
+    return ListedSchedule(
         row.id,
         row.name,
         row.agent,
@@ -166,6 +158,10 @@ def _fields(row: ScheduleSummary) -> tuple[Any, ...]:
         iso(row.created_at),
         iso(row.updated_at),
     )
+
+
+def schedule_json(row: ScheduleRow, warnings: Warnings = UNSET) -> Schedule:
+    return Schedule(**asdict(listed_schedule_json(row)), spec=Raw(row.spec), warnings=warnings)
 
 
 def _iso(time: int | None) -> str | None:

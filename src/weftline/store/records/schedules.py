@@ -112,7 +112,8 @@ def insert(id: str, columns: ScheduleColumns, *, workspace: int, digest: bytes, 
     row = yield from one(
         "INSERT INTO schedules (id, workspace, name, agent, at, cron, timezone, catch_up, enabled, next_at,"
         " requested_by, agents, spec, secrets, digest, last_error, created_at, updated_at)"
-        f" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, '', $16, $16) RETURNING {_COLUMNS}",
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, '', $16, $16)"
+        f" RETURNING {_COLUMNS}",
         id,
         workspace,
         *_given(columns),
