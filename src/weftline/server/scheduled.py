@@ -20,7 +20,7 @@ from weftline.store.records.schedules import ScheduleRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import dialled_urls
 from weftline.wire.bodies import RunBody
-from weftline.wire.json_text import decode_fields, encode
+from weftline.wire.json_text import decode_fields, decode_object, encode
 from weftline.wire.limits import KB
 from weftline.wire.plan import NULL
 from weftline.wire.requests import parse_run
@@ -49,7 +49,7 @@ class _Owner(Struct, frozen=True):
 
 async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
     """The run of a schedule for one of its times: always the same one, however often this is called."""
-    body = _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
     once = IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
     owner = _Owner(row.workspace, row.agents)
     return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=once)
@@ -59,7 +59,7 @@ async def start_now(
     app: CreatingHost, caller: Caller, row: ScheduleRow, *, requested_by: str, idempotency: IdempotencyKey | None = None
 ) -> str:
     """A run of a schedule besides those that it makes by itself."""
-    body = _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
     return await create_checked(app, caller, body, requested_by=requested_by, idempotency=idempotency)
 
 
@@ -74,11 +74,10 @@ async def checked_work(
         raise invalid([Issue("spec", f"has more than {MAX_SPEC_BYTES:,} bytes of JSON")])
     try:
         body = await parsed(parse_run, spec)
-        parse_run(_stamped(body.spec, _EXAMPLE))
+        _require_no_attachments(body.spec)
+        await parsed(parse_run, _stamped(body.spec, _EXAMPLE))
     except InvalidRequest as error:
         raise InvalidRequest(f"spec: {error.message}", **error.details) from None
-    if body.blobs:
-        raise invalid([Issue("spec.attachments", "a schedule cannot keep files; give their addresses")])
     headers: Headers = body.secrets
     if earlier is not None:
         headers = kept_secrets(
@@ -103,8 +102,8 @@ async def checked_work(
     return work, plan, [replace(field, path=f"spec.{field.path}") for field in body.unknown]
 
 
-def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> RunBody:
-    body = parse_run(_stamped(row.spec, metadata))
+async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> RunBody:
+    body = await parsed(parse_run, _stamped(row.spec, metadata))
     return replace(body, secrets=_headers(at, row))
 
 
@@ -113,6 +112,15 @@ def _stamped(spec: bytes, metadata: dict[str, str]) -> bytes:
     own = fields.get("metadata", NULL)
     said: dict[str, str] = {} if own == NULL else convert(decode(own), dict[str, str])
     return encode({**fields, "metadata": Raw(encode({**said, **metadata}))})
+
+
+def _require_no_attachments(spec: bytes) -> None:
+    """A schedule outlives what addresses with a signature lead to, and files belong to runs."""
+    fields = decode_object(spec)
+    holders = [("", fields), *((f"messages[{n}].", one) for n, one in enumerate(fields.get("messages") or ()))]
+    issues = [Issue(f"{at}attachments", "a schedule cannot have any") for at, one in holders if one.get("attachments")]
+    if issues:
+        raise invalid(issues)
 
 
 def _headers(at: Workspaces, row: ScheduleRow) -> Headers:

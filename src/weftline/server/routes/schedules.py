@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
+from weftline.errors import InvalidRequest
 from weftline.plan import RunPlan
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -23,6 +24,7 @@ from weftline.server.schemas.schedules import (
     schedule_json,
 )
 from weftline.wire.responses import CreatedRun, Ok, created_run
+from weftline.wire.unknown_fields import with_typos
 from weftline.workspace import schedules
 from weftline.workspace.schedules import Changes, Once
 
@@ -38,15 +40,18 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     work, plan, unknown = await checked_work(app.workspaces, principal, sent.spec, requested_by=principal.who)
     warnings = app.unknown_fields.warnings(request, [*sent.unknown, *unknown])
     await _require_runnable(app, plan, principal)
-    row = await schedules.create(
-        app.workspaces,
-        principal.workspace,
-        sent.fields.name,
-        timing=sent.timing(),
-        work=work,
-        enabled=sent.fields.enabled is not False,
-        once=None if key is None else Once(key.key, key.digest),
-    )
+    try:
+        row = await schedules.create(
+            app.workspaces,
+            principal.workspace,
+            sent.fields.name,
+            timing=sent.timing(),
+            work=work,
+            enabled=sent.fields.enabled is not False,
+            once=None if key is None else Once(key.key, key.digest),
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, sent.unknown) from None
     return Response(encode(schedule_json(row, warnings)), status=201)
 
 
