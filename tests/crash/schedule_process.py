@@ -56,7 +56,9 @@ async def main(folder: Path, hours: int) -> None:
         space = await workspaces.ensure(at, "acme")
         if not await schedules.visible(at, Caller(space)):
             work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
-            await schedules.create(at, space, "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work)
+            await schedules.create(
+                at, Caller(space), "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work
+            )
         clock.us += hours * HOUR_US
         await ScheduleAlarm(at, start=partial(start, Host(engine, at))).fire_due()
         runs = await engine.runs(RunFilter(workspace=space))

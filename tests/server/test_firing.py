@@ -63,7 +63,7 @@ class Host:
 
     async def schedule(self, timing: Timing, spec: dict[str, Any] = SPEC) -> ScheduleRow:
         work, _, _ = await checked_work(self.workspaces, Caller(self.space), encode(spec), requested_by="key:a")
-        return await schedules.create(self.workspaces, self.space, "nightly", timing=timing, work=work)
+        return await schedules.create(self.workspaces, Caller(self.space), "nightly", timing=timing, work=work)
 
     async def row(self, row: ScheduleRow) -> ScheduleRow:
         return await schedules.find(self.workspaces, Caller(self.space), row.id)
@@ -241,10 +241,10 @@ def test_the_alarm_wakes_by_itself_in_time_and_at_once_for_a_new_schedule() -> N
         task = asyncio.create_task(alarm.run())
         await asyncio.sleep(1)
         soon = Timing(at=wall.now_us() + 3_000_000)
-        await schedules.create(at, space, "soon", timing=soon, work=work)
+        await schedules.create(at, Caller(space), "soon", timing=soon, work=work)
         alarm.changed()
         assert 0 <= await started.get() < 1_000_000
-        await schedules.create(at, space, "again", timing=Timing(cron="* * * * *"), work=work)
+        await schedules.create(at, Caller(space), "again", timing=Timing(cron="* * * * *"), work=work)
         alarm.changed()
         assert max([await started.get() for _ in range(3)]) < 1_000_000
         wall.offset_s += 3600

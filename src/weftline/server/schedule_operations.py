@@ -65,9 +65,7 @@ async def create_schedule(
     work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=_who())
     warnings = await _warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
     enabled = sent.fields.enabled is not False
-    row = await schedules.create(
-        at, caller.workspace, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled
-    )
+    row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
     return schedule_json(row, warnings)
 
 

@@ -92,7 +92,7 @@ class Once(Struct, frozen=True):
 
 async def create(
     at: Workspaces,
-    workspace: int,
+    caller: Caller,
     name: str,
     *,
     timing: Timing,
@@ -104,16 +104,16 @@ async def create(
 
     Raises `Conflict` (`idempotency_conflict`) if the first one had another body.
     """
-    now = at.clock.now_us()
+    now, workspace = at.clock.now_us(), caller.workspace
     id = f"sch_{secrets.token_hex(10)}" if once is None else _id_of(once, workspace=workspace)
 
     def query() -> Query[ScheduleRow]:
         earlier = None if once is None else (yield from schedules.digest_of(id, workspace=workspace))
         if once is not None and earlier is not None:
-            if earlier != once.digest:
-                raise Conflict("This Idempotency-Key was used for another request.", code="idempotency_conflict")
             row = yield from schedules.by_id(id, workspace=workspace)
-            assert row is not None
+            # It may have been given to another agent since, which this caller knows nothing of.
+            if row is None or earlier != once.digest or not owns(caller, row.agent):
+                raise Conflict("This Idempotency-Key was used for another request.", code="idempotency_conflict")
             return row
         timing.check(now=now)
         if len((yield from schedules.of_workspace(workspace))) >= MAX_PER_WORKSPACE:

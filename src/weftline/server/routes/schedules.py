@@ -43,7 +43,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     try:
         row = await schedules.create(
             app.workspaces,
-            principal.workspace,
+            principal,
             sent.fields.name,
             timing=sent.timing(),
             work=work,
