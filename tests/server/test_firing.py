@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.errors import RateLimited
+from weftline.errors import InvalidRequest, RateLimited
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
@@ -254,3 +254,11 @@ def test_the_alarm_wakes_by_itself_in_time_and_at_once_for_a_new_schedule() -> N
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
+
+
+async def test_a_workspace_has_so_many_schedules_and_no_more(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weftline.workspace.schedules.MAX_PER_WORKSPACE", 2)
+    for _ in range(2):
+        await host.schedule(HOURLY)
+    with pytest.raises(InvalidRequest, match="at most 2 schedules"):
+        await host.schedule(HOURLY)

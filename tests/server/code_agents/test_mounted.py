@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,25 @@ def test_an_engine_is_served_on_its_own_loop_or_not_at_all(tmp_path: Path) -> No
         asyncio.run(mounted(scope, unused, unused))
     with engine, pytest.raises(Conflict, match="another loop"):
         asyncio.run(mounted(scope, unused, unused))
+
+
+async def test_a_mounted_engine_starts_what_its_agents_have_scheduled(tmp_path: Path) -> None:
+    swept = asyncio.Event()
+
+    @tool
+    async def sweep() -> str:
+        """Sweeps."""
+        swept.set()
+        return "Swept."
+
+    agent = Agent(ScriptedModel([calls("sweep"), "Done."]), name="sweeper", tools=[sweep])
+    engine = Engine(tmp_path / "data", agents=[agent], models=Catalog())
+    async with listening(in_starlette(engine)) as url, joined(f"{url}/agents", tmp_path / "data") as api:
+        soon = (datetime.now(UTC) + timedelta(milliseconds=100)).isoformat()
+        spec = {"agentId": "sweeper", "prompt": "Sweep."}
+        made = await api.post("schedules", {"name": "Soon", "at": soon, "spec": spec})
+        assert made.status == 201 and made.json["agentId"] == "sweeper", made.body
+        async with asyncio.timeout(TIMEOUT_S):
+            await swept.wait()
+        (run,) = (await api.get(f"agent-runs?metadata=weftline.schedule:{made.json['id']}")).json["runs"]
+        assert run["agentId"] == "sweeper"
