@@ -14,7 +14,12 @@ from forked import run_python
 from . import schedule_process
 
 
-@pytest.mark.parametrize("point", ["run.created:before#2", "run.created:after#1", "run.created:after#2"])
+RUNS = ["run.created:before#2", "run.created:after#1", "run.created:after#2"]
+NOTES = ["job:before#3", "job:after#3", "job:before#4", "job:after#4"]
+"""The first two jobs make the workspace and the schedule; the others note that a run began."""
+
+
+@pytest.mark.parametrize("point", [*RUNS, *NOTES])
 def test_each_time_of_a_schedule_has_one_run_after_a_kill_at(point: str, tmp_path: Path) -> None:
     assert play(tmp_path, hours=2, point=point).returncode == -signal.SIGKILL
     for hours, times in ((2, "13:00 14:00"), (3, "13:00 14:00 15:00")):
