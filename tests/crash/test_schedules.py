@@ -13,7 +13,6 @@ from forked import run_python
 
 from . import schedule_process
 
-
 RUNS = ["run.created:before#2", "run.created:after#1", "run.created:after#2"]
 NOTES = ["job:before#3", "job:after#3", "job:before#4", "job:after#4"]
 """The first two jobs make the workspace and the schedule; the others note that a run began."""
