@@ -35,6 +35,7 @@ from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.subagents import Subagent
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
+from weftline.agent.varying import brought, own_tools, require_text, varied
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import AwaitKind
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
-    from weftline.tools.base import Tool
+    from weftline.tools.base import Tool, Toolset
 
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
@@ -106,6 +107,8 @@ class Engine:
         self._next = 0
         self._codes: dict[str, str] = {}
         """By run in memory: what its code is registered under."""
+        self._brought: dict[str, tuple[Toolset, ...]] = {}
+        """By run in memory: the sets of tools that were given with it."""
         self._kept: KeptRuns | None = None
         """Runs in memory that nobody owns any more."""
         self.closing: AsyncGenerator[None] | None = None
@@ -135,6 +138,8 @@ class Engine:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
         self._offer_own(agent, name)
+        if agent.eager and self._host is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tools.begin, agent)
 
     # Life
 
@@ -160,6 +165,9 @@ class Engine:
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        for agent in self._tools.agents.values():
+            if agent.eager:
+                self._tools.begin(agent)
         try:
             for beside in self._beside:
                 await self._guests.enter_async_context(beside())
@@ -254,6 +262,13 @@ class Engine:
         assert self._stored is not None
         return self._stored
 
+    async def warmup(self, agent: Definition[Any, Any]) -> None:
+        """Opens the agent's sets of tools, so that its first run finds its servers connected and its skills read.
+
+        Those that are open stay as they are, and what comes meanwhile waits for the same opening.
+        """
+        await self.at_home(lambda: self._tools.warm(agent))
+
     # Runs
 
     async def start(
@@ -311,7 +326,7 @@ class Engine:
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
             # A caller that goes away now has no run to cancel: whether there is one is found out by `_abandon`.
-            task = asyncio.create_task(self._created(create(self._workspace, plan), name))
+            task = asyncio.create_task(self._created(create(self._workspace, plan), name, agent))
             created.append(task)
             return Run(self, await asyncio.shield(task), output=agent.output_type)
         except BaseException:
@@ -319,7 +334,7 @@ class Engine:
                 self._forget_code(name)
             raise
 
-    async def _created(self, creating: Coroutine[Any, Any, str], name: str) -> str:
+    async def _created(self, creating: Coroutine[Any, Any, str], name: str, agent: Definition[Any, Any]) -> str:
         try:
             run_id = await creating
         except BaseException:
@@ -327,8 +342,10 @@ class Engine:
             raise
         if run_id in self._codes:  # started before, under the same key
             self._forget_code(name)
-        elif self._tools.find(name) is not None:  # else it has ended by now
+        elif (given := self._tools.find(name)) is not None:  # else it has ended by now
             self._codes[run_id] = name
+            if sets := brought(agent, given):
+                self._brought[run_id] = sets
         return run_id
 
     async def _abandon(self, created: Sequence[asyncio.Task[str]]) -> None:
@@ -407,6 +424,9 @@ class Engine:
                 async with asyncio.timeout(_CANCEL_S):
                     await code.quiet.wait()
         self._forget_code(self._codes.pop(run_id, ""))
+        if sets := self._brought.pop(run_id, ()):
+            others = {id(one) for given in self._brought.values() for one in given}
+            await self._tools.drop([one for one in sets if id(one) not in others])
         if self._kept is not None:
             await self._kept.add(host, key)
 
@@ -443,6 +463,7 @@ class Engine:
             if own:
                 given = " and ".join([f"{name}=" for name in ("deps", "hooks") if name in options])
                 raise InvalidRequest(f"A durable run cannot be given {given}: the next process would not have it.")
+            require_text(options.get("instructions"))
             if agent.name is None:
                 raise InvalidRequest("A durable agent needs a name: Agent(…, name='billing').")
             if self._tools.find(agent.name) is None:
@@ -455,7 +476,13 @@ class Engine:
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
-        setup = Setup(agent, deps=deps, hooks=options.get("hooks", ()), behavior=options.get("behavior"))
+        setup = Setup(
+            varied(agent, options),
+            owner=agent,
+            deps=deps,
+            hooks=options.get("hooks", ()),
+            behavior=options.get("behavior"),
+        )
         self._tools.register(name, setup)
         return name
 
@@ -485,9 +512,14 @@ class Engine:
                 await asyncio.to_thread(parts_of, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
             )
             messages = (*given, User(parts))
+        tools = options.get("tools")
+        only = None
+        if self.durable and tools is not None:
+            only = await self._tools.names_of(own_tools(agent, tools))
         plan = plan_of(
-            agent,
+            varied(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
             code=code,
+            only=only,
             model=await self.model_id(options.get("model", agent.present_model), by=code),
             messages=messages,
             given=len(given),
