@@ -14,7 +14,7 @@ from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
 from weftline.agent.above import Above, Listener
 from weftline.agent.asking import answer_by_code
-from weftline.agent.call_values import coerced_args, object_of, parts_of, written_object
+from weftline.agent.call_values import coerced_args, in_words, object_of, parts_of, written_object
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.deps import OwnedDeps
@@ -173,6 +173,14 @@ class AgentCode:
 
     def received(self, message: Assistant) -> Assistant:
         return self._frame.aliases.received(message)
+
+    async def renewed(self, turn: int, provider: str) -> None:
+        if not self._wants(points.OAuthRefreshed):
+            return
+        try:
+            await self.tell(points.OAuthRefreshed(turn, provider))
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
         kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
@@ -416,11 +424,10 @@ class AgentCode:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
             await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
         if self._wants(points.ToolAfter):
-            size, counts = output_bytes(output.parts), dict(call.counts)
+            seen = in_words(output.parts) if call.is_blind() else output.parts
+            size, counts = output_bytes(seen), dict(call.counts)
             await self.tell(
-                points.ToolAfter(
-                    call.turn, call.id, call.name, output.parts, output.is_error, size, counts, display_name=shown
-                )
+                points.ToolAfter(call.turn, call.id, call.name, seen, output.is_error, size, counts, display_name=shown)
             )
         return output
 

@@ -400,7 +400,10 @@ class ToolResultStored(CallPoint, name="tool_result_stored"):
 
 @dataclass(eq=False)
 class ToolAfter(CallPoint, name="tool_after"):
-    """The result of a call as it is about to be stored. `output_bytes` is its size."""
+    """The result of a call as the model will read it. `output_bytes` is its size.
+
+    A model without vision reads a text in place of each image; what is stored has the image.
+    """
 
     result: tuple[UserPart, ...]
     is_error: bool
