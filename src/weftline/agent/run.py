@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, cast
+from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
 
 from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
@@ -20,6 +21,9 @@ from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.receipts import CancelReceipt
+
+Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+_MANY = 2**31 - 1
 
 
 class Host(Protocol):
@@ -109,6 +113,19 @@ class Run(Generic[OutputT]):
         if result.status == "failed":
             raise failure(result) from self._engine.fault_of(self.id)
         return result
+
+    async def messages(self) -> list[SavedMessage]:
+        """What was said in this run so far: each message from the end of its turn on, also while the run goes on."""
+        host = await self._engine.runtime()
+        facts = await host.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
+        return saved_messages(self.id, facts)
+
+    async def status(self) -> Status:
+        """Whether the run waits for its turn, is carried out, waits for somebody, or how it has ended."""
+        host = await self._engine.runtime()
+        row = await host.row(await self._key())
+        assert row is not None
+        return cast("Status", row.status)
 
     async def steer(self, text: str) -> None:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""

@@ -12,7 +12,8 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
 from weftline.agent.results import OutputT, RunResult
-from weftline.agent.run import Run
+from weftline.agent.run import Run, Status
+from weftline.agent.saved import SavedMessage
 from weftline.background import LoopThread
 from weftline.events import AnyEvent
 
@@ -63,6 +64,12 @@ class SyncRun(Generic[OutputT]):
 
     def result(self) -> RunResult[OutputT]:
         return self._loop.run(self._run.result())
+
+    def messages(self) -> list[SavedMessage]:
+        return self._loop.run(self._run.messages())
+
+    def status(self) -> Status:
+        return self._loop.run(self._run.status())
 
     def steer(self, text: str) -> None:
         self._loop.run(self._run.steer(text))
