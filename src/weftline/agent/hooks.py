@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
 from weftline import prompts
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.providers.base import ProviderError
-from weftline.tools.asking import Ask
+from weftline.tools.asking import Ask, misfit
 from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
@@ -315,20 +316,27 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
     args: Mapping[str, Any]
     options: tuple[str, ...] = ()
     display_name: str = ""
+    parts: tuple[AskBody, ...] = ()
+    """If these are several questions: each with its `prompt`, `options` and `multiple`."""
     _said: Said | None = None
 
-    def approve(self, args: Mapping[str, Any] | None = None) -> None:
-        """The call may begin, if need be with other arguments, which have to fit its tool."""
-        self._say(Said("approved", args))
-        if args is not None and self.about != "confirm":
+    def approve(self, args: Mapping[str, Any] | None = None, *, comment: str = "") -> None:
+        """The call may begin, if need be with other arguments, which have to fit its tool.
+
+        A plan is approved, if need be another one (`{"plan": …}`); the model reads the comment.
+        """
+        if args is not None and self.about not in ("confirm", "plan"):
             raise ValueError(f"an await of the kind {self.about!r} has no arguments to change")
+        self._say(Said("approved", args, reason=str(comment)))
 
     def deny(self, reason: str = "") -> None:
         """The call does not begin; the model reads the reason. A question stays without an answer."""
         self._say(Said("denied", reason=str(reason)))
 
     def answer(self, value: object) -> None:
-        """The answer to a question, a comment on a plan, or the result of a call in doubt."""
+        """The answer to a question (to several, a list), a comment on a plan, or the result of a call in doubt."""
+        if self.parts and (fault := misfit(AskBody("", parts=self.parts), value)):
+            raise ValueError(f"the answer {fault}")
         if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
             raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
         self._say(Said("answered", value=value))

@@ -166,16 +166,18 @@ class Run(Generic[OutputT]):
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, object] = False,
+        comment: str = "",
         by: str = NAMELESS,
     ) -> None:
-        """A person allows the call that an await asks about, if need be with other arguments.
+        """A person allows the call that an await asks about, if need be with other arguments, or approves a plan.
 
         Args:
             await_id: See `Engine.awaits`.
-            args: All arguments of the call, in place of those that were shown.
+            args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
             remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
                 arguments that they must have. A text that ends in `*` is the beginning of one, which may go on with
                 plain words.
+            comment: What the model reads about a plan along with its approval.
             by: Who says so.
 
         Raises:
@@ -187,14 +189,18 @@ class Run(Generic[OutputT]):
         if args is not None and not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest("The arguments of a call are a mapping of names to values.", code="invalid_answer")
         given = None if args is None else dict(args)
-        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern_of("", remember)), by=by)
+        pattern = pattern_of("", remember)
+        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by)
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
         await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
 
     async def answer(self, await_id: str, value: Any, *, by: str = NAMELESS) -> None:
-        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
+
+        Several questions of one call are answered with a list, in their order, or with a text that answers them all.
+        """
         await self._say(await_id, Answer(outcome="answered", value=value), by=by)
 
     def below(self, run_id: str) -> Run[object]:

@@ -86,9 +86,10 @@ class SyncRun(Generic[OutputT]):
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, object] = False,
+        comment: str = "",
         by: str = "library",
     ) -> None:
-        self._loop.run(self._run.approve(await_id, args=args, remember=remember, by=by))
+        self._loop.run(self._run.approve(await_id, args=args, remember=remember, comment=comment, by=by))
 
     def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
         self._loop.run(self._run.deny(await_id, reason, by=by))

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
@@ -74,6 +75,8 @@ class PendingAwait(Struct, frozen=True):
     prompt: str
     options: tuple[str, ...]
     call: PendingCall
+    parts: tuple[AskBody, ...] = ()
+    """If these are several questions."""
 
 
 class CodeAnswer(Struct, frozen=True):
