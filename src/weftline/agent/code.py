@@ -70,10 +70,14 @@ class AgentCode:
         plan: RunPlan | None = None,
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
+        observed: Callable[[], Awaitable[None]] | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
-        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised."""
+        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
+
+        `observed` tells whoever reads the logs of the agent's runs that this one has ended.
+        """
         self.info = info
         self.context = RunContext(info, deps)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
@@ -83,6 +87,7 @@ class AgentCode:
         self.registered = "" if plan is None or plan.code is None else plan.code
         """The name that the code of the run is found under."""
         self._planner = planner
+        self._observed = observed
         self.owner = owner
         """The agent."""
         self.quiet = asyncio.Event()
@@ -466,7 +471,9 @@ class AgentCode:
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
         told = (points.RunEnded, points.RunCancelled)
-        has_words = bool(self._frame.skills) or any(point in self._hooks for point in told)
+        has_words = (
+            bool(self._frame.skills) or self._observed is not None or any(point in self._hooks for point in told)
+        )
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -483,6 +490,8 @@ class AgentCode:
         with suppress(HookFailed):
             if points.RunEnded in self._hooks:
                 await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd)))
+        if self._observed is not None:
+            await self._observed()
 
     async def tell(self, point: points.Point) -> None:
         """Raises `HookFailed` if a hook fails that must not."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from weftline.agent.observing import RunObserver
+
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
 else:
@@ -123,6 +125,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             _check_hook(one)
+        self.observers: list[RunObserver] = []
+        """Who reads the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)
         self._connect_skills(tools)
         self._output_kind = output

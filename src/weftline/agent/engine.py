@@ -50,7 +50,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import IdempotencyKey, RunFilter, Store
+from weftline.store.base import IdempotencyKey, RunFilter, Store, Stored
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
 
@@ -68,6 +68,7 @@ _CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
 _PAGE = 200
+_MANY = 2**31 - 1
 _UNFINISHED = ("queued", "running", "paused")
 
 
@@ -162,6 +163,7 @@ class Engine:
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
+        self._tools.facts_of = partial(_facts_of, host)  # of all workspaces that it serves
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
@@ -574,3 +576,7 @@ class Engine:
     @property
     def workspace_key(self) -> int:
         return self._workspace
+
+
+async def _facts_of(host: EmbeddedEngine, run_id: str, kinds: Sequence[str]) -> Sequence[Stored]:
+    return await host.newest_facts(ids.key_of(run_id), kinds=kinds, limit=_MANY, max_bytes=_MANY)

@@ -20,6 +20,7 @@ from weftline.agent.disclosure import Disclosure, Withheld, place_search, withhe
 from weftline.agent.frame import Frame
 from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
+from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
@@ -71,6 +72,8 @@ class AgentTools:
         """Those whose deps have not been left yet. A run may be back in memory before that."""
         self._faults: dict[str, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
+        self.facts_of: FactsOf | None = None
+        """Reads the log of a run, for whoever observes the agent's runs."""
         self.planner: Planner | None = None
         """Makes the plans of subagents' runs."""
 
@@ -156,10 +159,10 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only = self._setups[plan.code], None
+        setup, only, heard = self._setups[plan.code], None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
-            setup, only = await self._walk(setup, plan.path)
+            setup, only, heard = await self._walk(setup, plan.path)
         except LookupError as error:
             problem = str(error), error
         agent, parent = setup.agent, run.parent
@@ -202,12 +205,24 @@ class AgentTools:
             problem=problem,
             plan=plan,
             planner=self.planner,
+            observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code)
+
+    def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
+        async def tell() -> None:
+            for one in tuple(agent.observers):
+                try:
+                    assert self.facts_of is not None
+                    await one.ended(run, self.facts_of)
+                except Exception:
+                    logger.exception("run %s: its end could not be told to %r", run.id, one)
+
+        return tell
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)
@@ -220,13 +235,16 @@ class AgentTools:
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
-    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None]:
-        """What a path of subagents leads to, and the names of the tools that it has; None for all.
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
+        """What a path of subagents leads to, the names of the tools that it has (None for all), and whether somebody
+        observes a run above it, and so this one, too.
 
         Raises `LookupError` if the path leads nowhere any more.
         """
         only: frozenset[str] | None = None
+        heard = False
         for step in path:
+            heard = heard or bool(setup.agent.observers)
             found = await self._subagent(setup.agent, step)
             if found is None:
                 raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
@@ -234,7 +252,7 @@ class AgentTools:
                 setup, only = Setup(found.agent), None
             elif found.only is not None:
                 only = found.only if only is None else only & found.only
-        return setup, only
+        return setup, only, heard
 
     async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
         for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
