@@ -54,7 +54,7 @@ OTHER_NAMES: dict[str, str] = {
     "run_end": "run_ended",
     "run_messages": "messages_taken",
     "run_start": "run_started",
-    "steer_inject": "messages_taken",
+    "steer_inject": "message_injected",
     "stream_end": "stream_ended",
     "stream_text": "text_streamed",
     "stream_thinking": "thinking_streamed",
@@ -114,6 +114,13 @@ class MessagesTaken(Point, name="messages_taken"):
     """
 
     count: int
+
+
+@dataclass(eq=False)
+class MessageInjected(Point, name="message_injected"):
+    """One of the messages that were said to the run on the way, and are taken now: steering or a follow-up."""
+
+    text: str
 
 
 @dataclass(eq=False)
