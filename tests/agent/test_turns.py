@@ -80,6 +80,33 @@ async def test_follow_ups_wait_for_the_end_of_the_answer_and_for_all_steering() 
     assert injected == ["s1", "s2", "f1", "f2"], "each of them once, and not the prompt"
 
 
+@pytest.mark.requirement("loop.hook.run_order")
+async def test_messages_are_told_before_the_turn_that_reads_them_and_results_when_they_are_stored() -> None:
+    @tool
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    agent = Agent(ScriptedModel([calls("look"), "Done."]), tools=[look], instructions="Be brief.")
+    seen: list[str] = []
+    told = ("run_start", "run_messages", "system_before", "turn_before", "tool_results_after", "agent_done")
+    for name in (*told, "steer_inject"):
+        agent.on(name)(lambda at: seen.append(at.name))  # pyright: ignore
+    await said_in_turn_0(agent, lambda run: run.steer("Trains only."))
+    assert seen == [
+        "run_started",
+        "messages_taken",
+        "system_rendered",
+        "before_model",
+        "results_stored",
+        "messages_taken",
+        "message_injected",
+        "system_rendered",
+        "before_model",
+        "run_ended",
+    ]
+
+
 @pytest.mark.requirement("loop.turn.queues")
 async def test_what_a_cancelled_run_has_not_read_does_not_reach_the_next_one() -> None:
     begun = asyncio.Event()
