@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Engine, RunContext, Settings, ask_user, hook, skills, tool
+from weftline import Agent, Behavior, Conflict, Engine, RunContext, Settings, ask_user, hook, skills, tool
 from weftline.agent.hooks import BeforeModel
 from weftline.agent.hooks_outside import McpConnect
 from weftline.errors import InvalidRequest
@@ -127,6 +127,16 @@ async def test_a_set_of_tools_that_comes_with_a_run_is_closed_when_the_last_such
         assert (kit.opened, kit.closed) == (1, 1)
         assert (own.opened, own.closed) == (1, 0)
     assert (kit.closed, own.closed) == (1, 1)
+
+
+async def test_other_tools_are_another_input_under_the_same_key() -> None:
+    agent = Agent(ScriptedModel(["One."]), name="a", tools=[weather, news])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.", key="k", tools=[weather])
+        assert (await engine.start(agent, "Go.", key="k", tools=[weather])).id == run.id
+        with pytest.raises(Conflict):
+            await engine.start(agent, "Go.", key="k", tools=[news])
+        await run.result()
 
 
 def test_tools_of_a_run_are_checked_as_those_of_an_agent() -> None:

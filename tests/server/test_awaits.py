@@ -111,6 +111,8 @@ async def test_an_approval_may_change_the_arguments_and_cover_later_calls(api: A
     [
         ("ask", {"outcome": "answered", "value": "blue"}, "blue"),
         ("plan", YES, "approved"),
+        ("plan", YES | {"reason": "Soon."}, "Soon."),
+        ("plan", YES | {"args": {"plan": "1. Wait."}}, "1. Wait."),
         ("plan", {"outcome": "answered", "value": "Slower."}, "Slower."),
         ("plan", {"outcome": "denied", "reason": "No."}, "No."),
     ],

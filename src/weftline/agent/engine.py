@@ -35,7 +35,7 @@ from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.subagents import Subagent
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
-from weftline.agent.varying import brought, own_tools, require_text, varied
+from weftline.agent.varying import brought, given_names, own_tools, require_text, varied
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import AwaitKind
@@ -322,13 +322,14 @@ class Engine:
             idempotency = None
             if key is not None:
                 same = encode_plan(replace(plan, name="", code=agent.name))
-                digest = sha256(same + str(options.get("thread")).encode()).digest()
+                digest = sha256(same + str(options.get("thread")).encode() + given_names(options)).digest()
                 idempotency = IdempotencyKey(_ROUTE, key, digest)
             create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
+            sets = brought(agent, self._tools.find(name) or agent)
             # A caller that goes away now has no run to cancel: whether there is one is found out by `_abandon`.
-            task = asyncio.create_task(self._created(create(self._workspace, plan), name, agent))
+            task = asyncio.create_task(self._created(create(self._workspace, plan), name, sets))
             created.append(task)
             return Run(self, await asyncio.shield(task), output=agent.output_type)
         except BaseException:
@@ -336,7 +337,7 @@ class Engine:
                 self._forget_code(name)
             raise
 
-    async def _created(self, creating: Coroutine[Any, Any, str], name: str, agent: Definition[Any, Any]) -> str:
+    async def _created(self, creating: Coroutine[Any, Any, str], name: str, sets: Sequence[Toolset]) -> str:
         try:
             run_id = await creating
         except BaseException:
@@ -344,10 +345,11 @@ class Engine:
             raise
         if run_id in self._codes:  # started before, under the same key
             self._forget_code(name)
-        elif (given := self._tools.find(name)) is not None:  # else it has ended by now
+            return run_id
+        if self._tools.find(name) is not None:  # else it has ended by now
             self._codes[run_id] = name
-            if sets := brought(agent, given):
-                self._brought[run_id] = sets
+        if sets:
+            self._brought[run_id] = tuple(sets)
         return run_id
 
     async def _abandon(self, created: Sequence[asyncio.Task[str]]) -> None:

@@ -28,6 +28,12 @@ def brought(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[T
     return tuple([one for one in other.tools if is_toolset(one) and id(one) not in own])
 
 
+def given_names(options: RunOptions[Any]) -> bytes:
+    """The names of the tools that a run is given, as a part of its input; nothing if it has its agent's."""
+    tools = options.get("tools")
+    return b"" if tools is None else repr([name_of(one) for one in tools]).encode()
+
+
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool]) -> list[Tool | Toolset]:
     """The agent's own tools that a durable run is given.
 
