@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Conflict, Engine, RunContext, Settings, ask_user, hook, skills, tool
+from weftline import Agent, Behavior, Conflict, Engine, RunContext, Settings, ask_user, files, hook, skills, tool
 from weftline.agent.hooks import BeforeModel
 from weftline.agent.hooks_outside import McpConnect
 from weftline.errors import InvalidRequest
@@ -18,6 +18,8 @@ from weftline.messages import Image, Text, User
 from weftline.providers.base import ModelRequest
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import Tool
+from weftline.tools.contexts.base import Handle
+from weftline.tools.contexts.process import ProcessContext
 
 from .test_engine import catalog
 
@@ -180,6 +182,22 @@ async def test_a_durable_run_has_some_of_its_agents_tools_and_opens_only_what_it
     assert [offered(one) for one in model.requests] == [[], ["plain", "news"], ["weather", "plain", "news"]]
 
 
+async def test_a_durable_run_has_the_tools_of_one_server_and_does_not_connect_to_another(tmp_path: Path) -> None:
+    @tool(effect="read", name="docs__find")
+    def find() -> str:
+        """Finds."""
+        return ""
+
+    class Wiki(Server):
+        name, prefix = "wiki", "wiki__"
+
+    model, docs, wiki = ScriptedModel(["Done."]), Server(find), Wiki(news)
+    agent = Agent("lab:script", name="reader", tools=[docs, wiki, weather])
+    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+        await agent.run("Go.", engine=engine, tools=[docs])
+    assert (offered(model.requests[0]), docs.opened, wiki.opened) == (["docs__find"], 1, 0)
+
+
 # What an agent opens, and when
 
 
@@ -204,6 +222,34 @@ async def test_an_agent_opens_nothing_until_it_is_needed_and_then_everything_onc
 def write_skill(root: Path, name: str) -> None:
     (root / name).mkdir(parents=True)
     (root / name / "SKILL.md").write_text(f"---\nname: {name}\ndescription: About {name}.\n---\nRead on.\n")
+
+
+class Place(ProcessContext):
+    """This machine, and how often it was entered and left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spawned = self.destroyed = 0
+
+    async def spawn(self, *args: Any, **options: Any) -> Handle:
+        self.spawned += 1
+        return await super().spawn(*args, **options)
+
+    async def destroy(self, handle: Handle) -> None:
+        self.destroyed += 1
+        await super().destroy(handle)
+
+
+@pytest.mark.requirement("loop.agent.lazy_init")
+async def test_an_execution_context_is_entered_by_the_first_run_and_used_by_the_next(tmp_path: Path) -> None:
+    place = Place()
+    agent = Agent(ScriptedModel([calls("list_files"), "Done."]), tools=[files(tmp_path, context=place)])
+    async with Engine() as engine:
+        assert place.spawned == 0
+        await asyncio.gather(*[agent.run("Go.", engine=engine) for _ in range(2)])
+        await agent.run("Go.", engine=engine)
+        assert (place.spawned, place.destroyed) == (1, 0)
+    assert place.destroyed == 1
 
 
 @pytest.mark.requirement("loop.agent.lazy_init")
