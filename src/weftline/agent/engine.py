@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.asking import Await, shown
+from weftline.agent.asking import Await
 from weftline.agent.attached import parts_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
 from weftline.agent.kept import KeptRuns
+from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.plans import child_of, copy_of, plan_of
@@ -37,20 +38,18 @@ from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
 from weftline.agent.varying import brought, given_names, own_tools, require_text, varied
 from weftline.errors import Conflict, InvalidRequest
-from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.bodies import decode_message
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import Blob, Message, Text, User
-from weftline.plan import RunPlan, decode_plan, encode_plan
+from weftline.plan import RunPlan, encode_plan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.code import ChildLimits
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
-from weftline.store.awaits import AwaitFilter
-from weftline.store.base import IdempotencyKey, RunFilter, Store, Stored
+from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
 
@@ -66,9 +65,6 @@ Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
-_PAGE = 200
-_MANY = 2**31 - 1
-_UNFINISHED = ("queued", "running", "paused")
 
 
 class Engine:
@@ -165,7 +161,7 @@ class Engine:
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
-        self._tools.facts_of = partial(_facts_of, host)  # of all workspaces that it serves
+        self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
@@ -339,7 +335,7 @@ class Engine:
                 self._forget_code(name)
             raise
 
-    async def _created(self, creating: Coroutine[Any, Any, str], name: str, sets: Sequence[Toolset]) -> str:
+    async def _created(self, creating: Coroutine[Any, Any, str], name: str, sets: Sequence[Toolset] = ()) -> str:
         try:
             run_id = await creating
         except BaseException:
@@ -381,30 +377,12 @@ class Engine:
         """
         host = await self.runtime()
         root = None if run_id is None else await self.locate(run_id)
-        found: list[Await] = []
-        after = (0, "")
-        while page := await host.awaits(
-            AwaitFilter(workspace=self._workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
-        ):
-            after = page[-1].run, page[-1].id
-            found += [shown(one) for one in page]
+        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
         return [one for one in found if agent is None or one.agent == agent]
 
     async def unclaimed(self) -> list[str]:
         """The unfinished runs whose agents are not registered here, newest first. They wait."""
-        host = await self.runtime()
-        found: list[str] = []
-        before: int | None = None
-        while rows := await host.runs(
-            RunFilter(workspace=self._workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
-        ):
-            before = rows[-1].key
-            found += [ids.run_id(row.key, row.salt) for row in rows if not await self._is_known(host, row.key)]
-        return found
-
-    async def _is_known(self, host: EmbeddedEngine, key: int) -> bool:
-        created = await host.entry(key, 1)
-        return created is None or self._tools.knows(decode_plan(decode_created(created.body).plan))
+        return await unclaimed_runs(await self.runtime(), self._workspace, knows=self._tools.knows)
 
     def thread(self, name: str) -> Thread:
         """A conversation by its name."""
@@ -580,7 +558,3 @@ class Engine:
     @property
     def workspace_key(self) -> int:
         return self._workspace
-
-
-async def _facts_of(host: EmbeddedEngine, run_id: str, kinds: Sequence[str]) -> Sequence[Stored]:
-    return await host.newest_facts(ids.key_of(run_id), kinds=kinds, limit=_MANY, max_bytes=_MANY)
