@@ -118,6 +118,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
     path: tuple[str, ...] = ()
     """For a child run: the tools, by name, that lead from that agent to the one that carries this run."""
+    only: tuple[str, ...] | None = None
+    """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
     requested_by: str = ""
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
 

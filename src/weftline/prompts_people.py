@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _GO_ON = "Do not make it again unless you are told to: go on without it, or say that it was refused."
 
 DENIED = f"Not executed: a person was asked and did not allow this call. {_GO_ON}"
@@ -37,12 +39,26 @@ def no_answer(reason: str) -> str:
     return f"The user did not answer the question: {reason}"
 
 
+def answers(pairs: Sequence[tuple[str, str]]) -> str:
+    """What a person answered to several questions of one call."""
+    return "\n".join([f"{number}. {question}\n{answer}" for number, (question, answer) in enumerate(pairs, 1)])
+
+
 PLAN_APPROVED = "The user approved the plan. Carry it out."
 PLAN_REJECTED = "The user rejected the plan. Do not carry it out: ask what should be different, or make another one."
 
 
 def plan_rejected(reason: str) -> str:
     return f"The user rejected the plan: {reason}\nDo not carry it out; make another one."
+
+
+def plan_approved(comment: str) -> str:
+    return f"{PLAN_APPROVED} The user also said: {comment}"
+
+
+def plan_edited(plan: str, comment: str = "") -> str:
+    also = f"\nThe user also said: {comment}" if comment else ""
+    return f"The user changed the plan and approved it. Carry out this one in place of yours:\n{plan}{also}"
 
 
 def plan_commented(comment: str) -> str:

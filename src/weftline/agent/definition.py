@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
@@ -22,6 +23,8 @@ from weftline.providers.base import Provider
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
     from typing_extensions import TypeVar as DefaultTypeVar
+
+    from weftline.agent.observing import RunObserver
 
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
@@ -60,6 +63,7 @@ class Definition(Generic[OutputT, DepsT]):
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -78,6 +82,7 @@ class Definition(Generic[OutputT, DepsT]):
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None: ...
     def __init__(
         self,
@@ -95,6 +100,7 @@ class Definition(Generic[OutputT, DepsT]):
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None:
         base = preset or Preset()
         name = base.name or None if name is None else name
@@ -114,15 +120,15 @@ class Definition(Generic[OutputT, DepsT]):
         self.settings = (settings or Settings()).over(base.settings)
         self.limits = limits or base.limits or Limits()
         self.fallbacks = tuple(fallbacks)
+        self.eager = eager
+        """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             _check_hook(one)
+        self.observers: list[RunObserver] = []
+        """Who reads the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)
-        toolsets = [one for one in tools if hasattr(one, "open")]
-        if toolsets:  # most agents have none, and need nothing of what skills do
-            from weftline.agent.skilled import connect_skills
-
-            connect_skills(toolsets, self)
+        self._connect_skills(tools)
         self._output_kind = output
         self._output: OutputType[Any] | None = None
         self._overridden: ContextVar[Provider | str | None] = ContextVar(f"model of {name}", default=None)
@@ -144,6 +150,30 @@ class Definition(Generic[OutputT, DepsT]):
         """The agent's model, or the one that an `override` has put in its place."""
         overridden = self._overridden.get()
         return self.model if overridden is None else overridden
+
+    def varied(
+        self,
+        *,
+        instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
+        tools: Sequence[AgentTool] | None = None,
+    ) -> Self:
+        """The same agent with other instructions or tools, for one run. Tools are checked as for an agent."""
+        other = copy(self)
+        if instructions is not None:
+            other.instructions = instructions
+        if tools is not None:
+            _check_names(tools)
+            other.tools = tuple([made(one) for one in tools])
+            _check_tools(other.tools, self.tool_aliases, self.behavior)
+            self._connect_skills(other.tools)
+        return other
+
+    def _connect_skills(self, tools: Sequence[AgentTool]) -> None:
+        toolsets = [one for one in tools if hasattr(one, "open")]
+        if toolsets:  # most agents have none, and need nothing of what skills do
+            from weftline.agent.skilled import connect_skills
+
+            connect_skills(toolsets, self)
 
     def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""

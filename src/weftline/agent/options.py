@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook
+from weftline.agent.context import RunContext
+from weftline.agent.given import AgentTool
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.providers.base import Provider
@@ -37,6 +39,10 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     key: str
     """The same key and input give the same run; another input under the key is a `Conflict`."""
     model: str | Provider
+    instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]]
+    """In place of the agent's. With a durable engine a text: a function could not be found again."""
+    tools: Sequence[AgentTool]
+    """In place of the agent's; an empty list offers none. With a durable engine some of the agent's own."""
     settings: Settings
     limits: Limits
     behavior: Behavior

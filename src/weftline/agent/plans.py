@@ -30,6 +30,7 @@ def plan_of(
     limits: Limits | None = None,
     hooks: Sequence[Hook[Any]] = (),
     behavior: Behavior | None = None,
+    only: Sequence[str] | None = None,
     fallbacks: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     requested_by: str = "",
@@ -61,6 +62,7 @@ def plan_of(
         metadata=dict(metadata or {}),
         given=given,
         code=code,
+        only=None if only is None else tuple(only),
         requested_by=requested_by,
     )
 

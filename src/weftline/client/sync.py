@@ -306,9 +306,10 @@ class Run:
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, Any] = False,
+        comment: str = "",
     ) -> Answered:
         """Allows the call that an await asks about, if need be with other arguments; see `AsyncRun.approve`."""
-        return self._client.wait(self._run.approve(await_id, args=args, remember=remember))
+        return self._client.wait(self._run.approve(await_id, args=args, remember=remember, comment=comment))
 
     def deny(self, await_id: str, reason: str = "") -> Answered:
         """Does not allow a call, or does not answer a question. The model reads the reason."""

@@ -25,11 +25,15 @@ class CreatedBody(Struct, omit_defaults=True):
 
 
 class AskBody(Struct, omit_defaults=True):
-    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`."""
+    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
+
+    With `parts` these are several questions, and the answer is a list with one answer to each; `prompt` has them all.
+    """
 
     prompt: str
     options: tuple[str, ...] = ()
     multiple: bool = False
+    parts: tuple[AskBody, ...] = ()
 
 
 class TurnCall(Struct, omit_defaults=True):

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
@@ -43,6 +44,8 @@ class PendingCall(Struct, frozen=True):
     """The arguments as they came out of the pipeline, before any gate."""
     result_of: Callable[[str], ToolResult | None] = lambda _: None
     """The result of an earlier call of this run, by the call's id."""
+    is_blind: Callable[[], bool] = lambda: False
+    """Whether the model that asked for it is known to have no vision."""
 
 
 class Gated(Struct, frozen=True):
@@ -72,6 +75,8 @@ class PendingAwait(Struct, frozen=True):
     prompt: str
     options: tuple[str, ...]
     call: PendingCall
+    parts: tuple[AskBody, ...] = ()
+    """If these are several questions."""
 
 
 class CodeAnswer(Struct, frozen=True):
@@ -150,6 +155,10 @@ class RunCode(Protocol):
 
     def received(self, message: Assistant) -> Assistant:
         """The model's message, with the tools' own names."""
+        ...
+
+    async def renewed(self, turn: int, provider: str) -> None:
+        """The provider has renewed its credentials for this model call. Nothing of the answer has been told yet."""
         ...
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:

@@ -379,7 +379,7 @@ class EmbeddedEngine(StoredRuns):
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            return await earlier_outcome(self._log_store, key, await_id, answer, ended=ended)
+            return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
         draft = closing(run, await_id, question, answer, by=by, args=args)
         await self._append(run, draft.head, draft.body)

@@ -35,6 +35,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
+from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import CodeFailed, RunCode
@@ -96,6 +97,7 @@ async def call_model(
     assembler.provider = model.provider.name
     await sink.permit()
     call.begin()
+    renewals = watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
     try:
@@ -105,6 +107,8 @@ async def call_model(
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
+                if code is not None and renewals.taken():
+                    await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
                 if code is not None:
@@ -124,6 +128,8 @@ async def call_model(
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
+        if code is not None and renewals.taken():
+            await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except TimeoutError:
         return await call.ended_badly(out_of_time(limit_s, answering))

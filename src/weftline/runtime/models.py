@@ -24,6 +24,14 @@ def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
     return work.catalog.resolve(model_id(work, choice))
 
 
+def is_blind(work: WorkingSet, choice: int) -> bool:
+    """Whether the model is known to have no vision."""
+    try:
+        return resolve(work, choice).entry.vision is False
+    except WeftlineError:
+        return False
+
+
 def model_ref(work: WorkingSet, choice: int) -> ModelRef:
     try:
         resolved = resolve(work, choice)

@@ -20,6 +20,7 @@ from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
+from weftline.runtime.models import is_blind
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, size_of
@@ -250,6 +251,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
         under_way=Counter(under_way),
         prepared=bodies.turn_args(body)[index],
         result_of=conversation.result_of,
+        is_blind=lambda: is_blind(work, state.attempt.choice),
     )
 
 

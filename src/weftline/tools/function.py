@@ -26,7 +26,7 @@ from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import Ask, checked_template, rendered
+from weftline.tools.asking import Ask, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -38,7 +38,7 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.results import error_of, output_of
-from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
+from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
 from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class FunctionTool(Generic[P, R]):
         self._reconcile = reconcile
         # Functions defined inside others may name types that only their enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, _names_around(fn))
+        if isinstance(confirm, str):
+            require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         update_wrapper(self, fn)
