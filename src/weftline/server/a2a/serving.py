@@ -68,10 +68,10 @@ class Serving:
                 row = await self.send(sent)
                 if sent.blocking:
                     return self._dialect.sent(await unless_gone(self._settled(row, sent.history)), waited=True)
-                return self._dialect.sent(await self._task(row, sent.history), waited=False)
+                return self._dialect.sent(await self._as_of(row, sent.history), waited=False)
             case Operation.GET:
                 query = await self._read(self._dialect.task_query, params)
-                return self._dialect.task(await self._now(await self._find(query.id), query.history))
+                return self._dialect.task(await self._as_of(await self._find(query.id), query.history))
             case Operation.LIST:
                 return await self._list(await self._read(self._dialect.list_query, params))
             case Operation.CANCEL:
@@ -101,12 +101,12 @@ class Serving:
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
-            task = await self._now(row, sent.history)
+            task = await self._as_of(row, sent.history)
             # A new task may have made progress while it was read: its text is sent from the first piece.
             return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
-        task = await self._now(row, query.history)
+        task = await self._as_of(row, query.history)
         if task.ended and not self._dialect.follows_ended:
             raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
         until_asked = self._dialect.follows_ended and not task.waits
@@ -129,7 +129,10 @@ class Serving:
             return await read_task(self._engine, row, history=history)
 
     async def _now(self, row: RunRow, history: int = 0) -> Task:
-        row = await self._newest(row)
+        return await self._as_of(await self._newest(row), history)
+
+    async def _as_of(self, row: RunRow, history: int) -> Task:
+        """The task as the row has it, or newer if that waited for something that has come since."""
         while True:
             task = await self._task(row, history)
             if not task.waits:
