@@ -70,8 +70,9 @@ SCRIPTS: dict[str, Any] = {
             {"text": "heard {{tool_results.0}}"},
         ]
     },
-    "ask_beside": {"turns": [calls(local("ask_user", question="Why?"), ECHO), {"text": "{{all_tool_results}}"}]},
-    "ask_after": {"turns": [calls(ECHO, local("ask_user", question="Why?")), {"text": "{{all_tool_results}}"}]},
+    "ask_beside": {
+        "turns": [calls(local("ask_user", question="Why?"), local("peer")), {"text": "{{all_tool_results}}"}]
+    },
     "ask_and_pay": {
         "turns": [
             calls(local("pay", amount=1, payee="Ann"), local("ask_user", question="Why?"), ECHO),

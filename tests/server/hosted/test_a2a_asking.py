@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from ..kit import Api, Json
-from .a2a_calls import Caller, answer, stored, texts
+from ..kit import TIMEOUT_S, Api, Json
+from .a2a_calls import Caller, answer, gate, stored, texts
 
 pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks")
 TOOLS: list[Json] = [{"kind": "server", "name": name} for name in ("pay", "ask_user", "present_plan", "echo")]
@@ -39,12 +40,23 @@ def asked(task: Json) -> list[Json]:
     return [part["data"] for part in task["status"]["message"]["parts"] if "data" in part]
 
 
-@pytest.mark.parametrize("script", ["ask_beside", "ask_after", "ask_and_pay"])
-async def test_a_call_comes_back_when_its_task_asks_beside_other_calls(caller: Caller, script: str) -> None:
-    task = await asked_by(caller, script)
-    assert "Why?" in said(task)[0]
-    *_, last = await caller.events("stream", caller.message("go"))
-    assert last["status"]["state"] == "input-required" and "Why?" in said(last)[0]
+@pytest.mark.parametrize("method", ["send", "stream"])
+async def test_a_call_comes_back_when_what_went_on_beside_a_question_is_done(caller: Caller, method: str) -> None:
+    api = caller.api
+    async with gate() as closed:
+        await stored(api, "ask_beside", tools=[*TOOLS, await closed.tool(api)])
+        call = caller.call if method == "send" else caller.events
+        sending = asyncio.ensure_future(call(method, caller.message("go")))
+        await closed.entered.wait()
+        while not (asked_so_far := (await api.get("awaits")).json["awaits"]):
+            pass
+        task = await caller.get(asked_so_far[0]["runId"])
+        assert task["status"]["state"] == "working" and not sending.done()
+        closed.opened.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            reply = await sending
+    last = reply[-1] if isinstance(reply, list) else reply
+    assert last["status"]["state"] == "input-required" and said(last) == ["Why?"]
 
 
 @pytest.mark.parametrize("method", ["send", "stream"])
