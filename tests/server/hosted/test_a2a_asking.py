@@ -9,6 +9,7 @@ import pytest
 
 from ..kit import TIMEOUT_S, Api, Json
 from .a2a_calls import Caller, answer, gate, stored, texts
+from .test_a2a_messages import subscribed
 
 pytestmark = pytest.mark.requirement("wire.a2a.send", "wire.a2a.tasks")
 TOOLS: list[Json] = [{"kind": "server", "name": name} for name in ("pay", "ask_user", "present_plan", "echo")]
@@ -178,3 +179,18 @@ async def test_the_history_has_what_was_decided_elsewhere(caller: Caller) -> Non
         "agent: Pay 6 to Ann?",
         "user: Denied: too much",
     ]
+
+
+async def test_a_subscriber_sees_what_is_still_asked(caller: Caller) -> None:
+    task = await asked_by(caller, "ask_two")
+    one, two = asked(task)
+    async with subscribed(caller, task["id"]) as events:
+        assert asked(await anext(events)) == [one, two]
+        part = data_part(caller, {"awaitId": one["awaitId"], "value": "1"})
+        await caller.call("send", caller.message(parts=[part], taskId=task["id"]))
+        async for event in events:
+            if event["status"]["state"] == "input-required":
+                assert asked(event) == [two]
+                break
+        await caller.call("cancel", {"id": task["id"]})
+        assert [event["status"]["state"] async for event in events][-1] == "canceled"

@@ -223,7 +223,7 @@ class Serving:
         async with aclosing(following.events_of(follower)) as events:
             yield [dialect.first(task)]
             task = replace(task, history=())
-            streamed, waits, working = _Streamed(), task.waits, task.state != "submitted"
+            streamed, shown, working = _Streamed(), task.waits_for, task.state != "submitted"
             async for event in events:
                 if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
                     working = True
@@ -241,11 +241,11 @@ class Serving:
                         if event.what is What.CALL and (await self._newest(row)).status != "paused":
                             continue
                         now = await self._now(row)
-                        if now.ended or now.waits == waits:
+                        if now.ended or now.waits_for == shown:
                             continue
-                        waits = now.waits
-                        yield [dialect.status(now, final=waits and until_asked)]
-                        if waits and until_asked:
+                        shown = now.waits_for
+                        yield [dialect.status(now, final=now.waits and until_asked)]
+                        if now.waits and until_asked:
                             return
                     case What.END:
                         yield self._end(await self._now(row), streamed)

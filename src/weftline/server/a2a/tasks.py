@@ -103,6 +103,13 @@ class Task(Struct, frozen=True):
     def waits(self) -> bool:
         return self.state == "input-required"
 
+    @property
+    def waits_for(self) -> tuple[str, ...] | None:
+        """The ids of what it waits for, if it waits; none of them if it was only paused."""
+        if not self.waits:
+            return None
+        return (self.question,) if self.question is not None else tuple([one.id for one in self.asked])
+
 
 class _Read(NamedTuple):
     seq: int
