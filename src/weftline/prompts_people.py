@@ -1,4 +1,5 @@
-"""What a model reads about people: what they approved, refused and answered. See `prompts`."""
+"""What a model reads about people: what they approved, refused and answered; and what one that calls an agent over A2A
+reads about their questions. See `prompts`."""
 
 from __future__ import annotations
 
@@ -63,3 +64,19 @@ def plan_edited(plan: str, comment: str = "") -> str:
 
 def plan_commented(comment: str) -> str:
     return f"The user neither approved nor rejected the plan, but said: {comment}"
+
+
+A2A_CONFIRM = (
+    "A message does not approve this: the agent reads it and goes on without the call. "
+    "Approval is given on the server that runs the agent."
+)
+A2A_DOUBT = "This is answered on the server that runs the agent. The agent reads messages after that."
+A2A_PLAN = (
+    "A message is a comment on the plan; it neither approves nor rejects it. "
+    "Approval is given on the server that runs the agent."
+)
+A2A_SEVERAL = 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
+
+
+def a2a_one_of_several(number: int) -> str:
+    return f"A message answers number {number}. The others are decided on the server that runs the agent."

@@ -140,6 +140,22 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
 
 
 @given(histories)
+def test_a_run_waits_for_people_exactly_while_it_has_asked_them_something_and_has_nothing_else_to_do(
+    history: History,
+) -> None:
+    s = State()
+    for at, head in lived(history).facts:
+        s = evolve(s, head, at)
+        over = s.ended or s.control.cancel or s.limits.nobody_to_ask or type(head) is TimerFired
+        if over or s.control.paused:
+            continue
+        asked = any(question.kind != "call" for question in s.questions.open.values())
+        decision = decide(s)
+        at_work = decision.append or decision.start or s.open_children
+        assert s.waits_for_people == (asked and not at_work)
+
+
+@given(histories)
 def test_a_run_ends_when_everybody_does_what_it_waits_for(history: History) -> None:
     """K5, carried to its end"""
     world = lived(history)

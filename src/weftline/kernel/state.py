@@ -76,6 +76,11 @@ class Call(Room, frozen=True):
         return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
 
     @property
+    def offered(self) -> bool:
+        """Whether it is the client that carries it out, and has yet to."""
+        return self.client is not None and self.stage == "opened"
+
+    @property
     def waits_for_child(self) -> bool:
         """Whether the run that carries it out is open."""
         return bool(self.child) and not self.child_ended and self.stage == "started"
@@ -312,8 +317,17 @@ class State(Room, frozen=True):
     @property
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
+        batch, limits = self.batch, self.limits
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
-        return bool(asked) and all(self.batch.calls[index].awaiting for index in self.batch.running)
+        if not asked or not all(batch.calls[index].awaiting for index in batch.running):
+            return False
+        if limits.await_gate and not all(question.passed for question in asked):
+            return False  # the agent's own code is asked first
+        if batch.running and (not batch.concurrent or len(batch.running) >= limits.max_concurrent_calls):
+            return True  # nothing begins beside a call in doubt
+        if not batch.running and any(message.mode == "steer" for message in self.control.queue):
+            return False  # whoever has something to say does not wait for whoever has yet to answer
+        return all(call.stage == "closed" or call.awaiting or call.offered for call in batch.calls)
 
     @property
     def depth(self) -> int:
