@@ -1,79 +1,40 @@
 """TypeScript and JavaScript, each piece of code in a deno process of its own.
 
-Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code and the code never
-sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to its calls.
-
-    C  [call, function, [args]]     L  [level, [args]]     P  a report
-    D  the result                   E  an error            M  [files whose positions cannot be told]
+The process has no permission, and the code has a realm of its own in it (`deno_boot.mjs`). It serves one piece of code
+and is killed: nothing that code does to it can show in another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-import secrets
-import signal
-from typing import cast
+from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
-from weftline.sandbox.base import (
-    LEVELS,
-    Code,
-    CodeError,
-    Failed,
-    Failure,
-    Host,
-    Language,
-    Outcome,
-    OutputFull,
-    Succeeded,
-)
-from weftline.sandbox.deno_process import MAX_FRAME_BYTES, Engine, Pool
-from weftline.sandbox.values import Refused, copied, decode, encode
-from weftline.surrogates import whole, whole_json
+from weftline.sandbox.base import Code, Host, Language, Outcome, SandboxUnavailable
+from weftline.sandbox.conversation import Conversation
+from weftline.sandbox.process import Isolation, Pool, Program
+from weftline.sandbox.values import encode
 
 WARM = 2
-MAX_OUTPUT_BYTES = 64 << 20
-MAX_CALLS_AT_ONCE = 1000
-"""More calls than that wait in the pipe, and the code with them."""
-_MAX_STACK_CHARS = 8192
-_MAX_MESSAGE_CHARS = 65_536
-_MAX_FRAMES = 20
-_LOOK_S = 0.02
-"""How often a process is asked how large it has grown: no event tells."""
-_OUT_OF_MEMORY_SIGNALS = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL}
-"""How V8, and what allocates for it, gives up."""
-_NO_BUFFER = "Array buffer allocation failed"
+"""Processes that wait for code: each takes some 45 MB, and saves the code that it serves some 50 ms."""
 
-_FRAME = re.compile(
-    r"^\s+at (?:async )?(?:(?P<name>[^(]{1,200}) \()?(?P<label>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9})\)?$"
+_BOOT = Path(__file__).with_name("deno_boot.mjs")
+_FLAGS = (
+    *("--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only", "--no-code-cache"),
+    *("--deny-read", "--deny-write", "--deny-net", "--deny-env", "--deny-run", "--deny-sys", "--deny-ffi"),
+    *("--deny-import", "--quiet"),
 )
-
-
-class _Told(Struct):
-    """An error as the process describes it."""
-
-    status: Failure
-    name: str
-    message: str
-    stack: str = ""
-    specifier: str | None = None
-    filename: str | None = None
-    line: int | None = None
-    column: int | None = None
-
-
-class _Broken(Exception):
-    """The process said something that the runtime in it would never say."""
+_OWN_HEAP_BYTES = 16 << 20
+"""What the runtime itself keeps on the heap, beside the code."""
 
 
 class DenoEngine:
     """`warm` processes wait for code; `binary` is a deno other than the installed one."""
 
-    def __init__(self, *, warm: int = WARM, binary: str | None = None) -> None:
-        self._pool = Pool(warm=warm, binary=binary)
+    def __init__(self, *, warm: int = WARM, binary: str | None = None, isolation: Isolation = "preferred") -> None:
+        self._binary = binary
+        self._pool = Pool(self._program, warm=warm, isolation=isolation)
 
     @property
     def languages(self) -> frozenset[Language]:
@@ -85,7 +46,7 @@ class DenoEngine:
     async def execute(self, code: Code, host: Host) -> Outcome:
         engine = await self._pool.take(code.memory_limit_bytes)
         try:
-            return await _Conversation(engine, code, host).outcome()
+            return await Conversation(engine, code, host, request=_request).outcome()
         finally:
             # A cancel must not leave the process behind, nor come back before it is gone.
             await asyncio.shield(engine.kill())
@@ -93,186 +54,46 @@ class DenoEngine:
     async def close(self) -> None:
         await self._pool.close()
 
+    def _program(self, memory_limit_bytes: int) -> Program:
+        binary = self._found()
+        room = memory_limit_bytes + _OWN_HEAP_BYTES
+        v8 = f"--max-old-space-size={-(-room >> 20)},--max-semi-space-size=4,--disallow-code-generation-from-strings"
+        return Program(
+            args=(binary, "run", *_FLAGS, f"--v8-flags={v8}", str(_BOOT)),
+            shown=(binary, str(_BOOT)),
+            env={"DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
+            may_grow_bytes=room,
+        )
 
-class _Conversation:
-    """One piece of code and the process that runs it."""
-
-    def __init__(self, engine: Engine, code: Code, host: Host) -> None:
-        self._engine = engine
-        self._code = code
-        self._host = host
-        self._token = secrets.token_hex(16).encode()
-        self._moved: set[str] = set()
-        self._labels = {module.label for module in code.modules.values()}
-        self._calls: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
-        self._grown = False
-        self._bytes = 0
-
-    async def outcome(self) -> Outcome:
-        self._engine.send(self._request())
-        watch = asyncio.create_task(self._watch(), name="the size of a deno process")
-        try:
-            outcome = await self._listen()
-        except _Broken as broken:
-            outcome = _terminated(f"The engine broke its protocol: {broken}")
-        finally:
-            watch.cancel()
-            for call in self._calls:
-                call.cancel()
-            await asyncio.gather(watch, *self._calls, return_exceptions=True)
-        return outcome
-
-    async def _listen(self) -> Outcome:
-        while line := await self._line():
-            if not line.startswith(self._token):
-                raise _Broken("a frame without its token.")
-            start = len(self._token)
-            kind, payload = line[start : start + 1], line[start + 1 :]
+    def _found(self) -> str:
+        if self._binary is None:
             try:
-                outcome = await self._taken(kind, payload)
-            except OutputFull:
-                raise
-            except (ValueError, TypeError, RecursionError):
-                raise _Broken("a frame that cannot be read.") from None
-            if outcome is not None:
-                return outcome
-        return await self._dead()
+                from deno import find_deno_bin  # pyright: ignore[reportMissingTypeStubs]
 
-    async def _line(self) -> bytes:
-        try:
-            line = await self._engine.line()
-        except ValueError:
-            raise OutputFull(f"The code handed out a value of more than {MAX_FRAME_BYTES >> 20} MiB.") from None
-        self._bytes += len(line)
-        if self._bytes > MAX_OUTPUT_BYTES:
-            raise OutputFull(f"The code handed out more than {MAX_OUTPUT_BYTES >> 20} MiB in all.")
-        return line
-
-    async def _taken(self, kind: bytes, payload: bytes) -> Outcome | None:
-        match kind:
-            case b"C":
-                call, function, args = cast("tuple[int, int, list[object]]", decode(payload))
-                await self._room.acquire()
-                task = asyncio.create_task(self._answer(int(call), int(function), args), name="a call from code")
-                self._calls.add(task)
-                task.add_done_callback(self._answered)
-            case b"L":
-                level, args = cast("tuple[str, list[object]]", decode(payload))
-                if level in LEVELS and not self._code.own_console:
-                    self._host.log(level, args)
-            case b"P":
-                self._host.report(decode(payload))
-            case b"D":
-                return Succeeded(decode(payload), self._engine.peak_bytes())
-            case b"E":
-                return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
-            case b"M":
-                self._moved.update(msgspec.json.decode(whole_json(payload), type=list[str]))
-            case _:
-                raise _Broken("a frame of no kind.")
-        return None
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
-        self._room.release()
-
-    async def _answer(self, call: int, function: int, args: list[object]) -> None:
-        answer: tuple[int, bool, str] | tuple[int, bool, str, str]
-        try:
-            value = await self._host.call(function, args)
-            answer = (call, True, encode(copied(value, "the answer")).decode())
-        except Refused as refused:
-            answer = (call, False, "TypeError", str(refused))
-        except Exception as error:
-            answer = (call, False, type(error).__name__, whole(str(error)))
-        self._engine.send(msgspec.json.encode(answer))
-        await self._engine.drained()
-
-    def _request(self) -> bytes:
-        code = self._code
-        return msgspec.json.encode(
-            {
-                "token": self._token.decode(),
-                "language": code.language,
-                "entry": code.entry,
-                "modules": {path: {"label": one.label, "source": one.source} for path, one in code.modules.items()},
-                "imports": {
-                    specifier: {name: encode(value).decode() for name, value in exported.items()}
-                    for specifier, exported in code.imports.items()
-                },
-                "names": list(code.globals),
-                "globals": encode(dict(code.globals)).decode(),
-                "reports": code.reports,
-                "own_console": code.own_console,
-                "fn": code.fn,
-                "args": encode(list(code.args)).decode(),
-            }
-        )
-
-    async def _watch(self) -> None:
-        engine = self._engine
-        if not engine.own_bytes:
-            return
-        while engine.alive:
-            if (engine.resident_bytes() or 0) - engine.own_bytes > self._code.memory_limit_bytes:
-                self._grown = True
-                await engine.kill()
-                return
-            await asyncio.sleep(_LOOK_S)
-
-    async def _dead(self) -> Outcome:
-        """The process ended before its code did."""
-        status = await self._engine.ended()
-        if self._grown or -status in _OUT_OF_MEMORY_SIGNALS:
-            return self._out_of_memory()
-        return _terminated(f"The engine process ended before the code did ({_how(status)}).")
-
-    def _out_of_memory(self) -> Outcome:
-        limit = self._code.memory_limit_bytes
-        return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
-
-    def _failed(self, told: _Told) -> Outcome:
-        if told.name == "RangeError" and told.message == _NO_BUFFER:
-            return self._out_of_memory()
-        frames = self._frames(told.stack[:_MAX_STACK_CHARS])
-        filename, line, column = told.filename, told.line, told.column
-        if filename is None and frames:
-            filename, line, column = frames[0][1]
-        if filename in self._moved:
-            line = column = None
-        heading = f"{told.name}: {told.message}" if told.message else told.name
-        error = CodeError(
-            name=told.name[:200],
-            message=told.message[:_MAX_MESSAGE_CHARS],
-            stack="\n".join([heading[:_MAX_MESSAGE_CHARS], *(text for text, _ in frames)]) if frames else None,
-            specifier=told.specifier,
-            filename=filename,
-            line=line,
-            column=column,
-        )
-        return Failed(told.status, error, self._engine.peak_bytes())
-
-    def _frames(self, stack: str) -> list[tuple[str, tuple[str, int, int]]]:
-        """The frames in files of the code's own, which are all that anybody is shown."""
-        frames: list[tuple[str, tuple[str, int, int]]] = []
-        for text in stack.split("\n"):
-            found = _FRAME.match(text)
-            if found is None or found["label"] not in self._labels:
-                continue
-            name, label = found["name"], found["label"]
-            place = label if label in self._moved else f"{label}:{found['line']}:{found['column']}"
-            shown = f"    at {name} ({place})" if name else f"    at {place}"
-            frames.append((shown, (label, int(found["line"]), int(found["column"]))))
-        return frames[:_MAX_FRAMES]
+                self._binary = find_deno_bin()
+            except (ImportError, FileNotFoundError):
+                raise SandboxUnavailable(
+                    "TypeScript and JavaScript run on deno, which is not installed: pip install 'weftline[sandbox]'."
+                ) from None
+        return self._binary
 
 
-def _how(status: int) -> str:
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"exit code {status}"
-
-
-def _terminated(message: str) -> Failed:
-    return Failed("terminated", CodeError(name="TerminatedError", message=message))
+def _request(code: Code, token: str) -> bytes:
+    return msgspec.json.encode(
+        {
+            "token": token,
+            "language": code.language,
+            "entry": code.entry,
+            "modules": {path: {"label": one.label, "source": one.source} for path, one in code.modules.items()},
+            "imports": {
+                specifier: {name: encode(value).decode() for name, value in exported.items()}
+                for specifier, exported in code.imports.items()
+            },
+            "names": list(code.globals),
+            "globals": encode(dict(code.globals)).decode(),
+            "reports": code.reports,
+            "own_console": code.own_console,
+            "fn": code.fn,
+            "args": encode(list(code.args)).decode(),
+        }
+    )
