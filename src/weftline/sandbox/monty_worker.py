@@ -189,11 +189,13 @@ class Session:
         async with pool.checkout(limits=limits, external_modules=modules) as session:
             prologue = _PROLOGUE + functions + (_REPORT if request.reports else "")
             await session.feed_run(prologue, inputs=values, external_lookup=lookup)
-            await session.feed_run(request.source, external_lookup=lookup, print_callback=self._print)
-            call = f"await __weftline_run({request.fn}, __weftline_args, {request.fn!r})"
-            args = decode(request.args.encode())
+            # In one snippet: what the code has begun to call is lost to monty after it.
+            run = f"\nawait __weftline_run({request.fn}, __weftline_args, {request.fn!r})"
             return await session.feed_run(
-                call, inputs={"__weftline_args": args}, external_lookup=lookup, print_callback=self._print
+                request.source + run,
+                inputs={"__weftline_args": decode(request.args.encode())},
+                external_lookup=lookup,
+                print_callback=self._print,
             )
 
     def _link(self) -> None:
@@ -268,7 +270,7 @@ class Session:
         self._fail("link_error", "SyntaxError", _message(error.exception()), specifier=self._request.label, **place)
 
     def _raised(self, error: monty.MontyRuntimeError) -> None:
-        raised = error.exception()
+        request, raised = self._request, error.exception()
         name, message = type(raised).__name__, _message(raised)
         if isinstance(raised, NotImplementedError) and "syntax parser" in message:
             # Refused by name, before anything ran.
@@ -278,7 +280,8 @@ class Session:
         self._flush()
         exhausted = isinstance(raised, MemoryError) and message.startswith("memory limit exceeded")
         status = "memory" if exhausted else "error"
-        frames = [one for one in reversed(error.traceback()) if one.filename == _CODE][:20]
+        lines = request.source.count("\n") + 1
+        frames = [one for one in reversed(error.traceback()) if one.filename == _CODE and one.line <= lines][:20]
         told = [(one.function_name or "", self._request.label, one.line, one.column) for one in frames]
         self._fail(status, name, message, frames=told)
 

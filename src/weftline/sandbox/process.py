@@ -260,14 +260,13 @@ def _confine(pid: int, may_grow_bytes: int | None) -> None:
 
 
 def _innermost(pid: int) -> int:
-    while True:
-        try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        except OSError:
-            return pid
-        if not children:
-            return pid
-        pid = int(children[0])
+    """The process that bubblewrap runs; bubblewrap itself is two in a row."""
+    try:
+        while Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    except (OSError, IndexError):
+        pass
+    return pid
 
 
 def _status(pid: int, field: bytes) -> int | None:
