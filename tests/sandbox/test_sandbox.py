@@ -1,0 +1,155 @@
+"""What is around the engines: the queue, the cap, what is refused at the call, and what is left at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from sandbox.engines import StandIn
+from weftline.sandbox import Sandbox, SandboxUnavailable
+from weftline.sandbox.base import HostFunction, OutputFull
+from weftline.sandbox.deno import DenoEngine
+from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
+from weftline.sandbox.monty import MontyEngine
+
+
+@pytest.mark.requirement("sandbox.limit.safety_cap")
+async def test_code_that_nobody_ends_is_ended_at_the_cap() -> None:
+    async with Sandbox(engines=[StandIn()], safety_cap_s=0.01) as sandbox:
+        result = await sandbox.run_code("")
+    assert result.status == "terminated"
+    assert result.error is not None and "safety cap of 0.01 seconds" in result.error.message
+
+
+@pytest.mark.requirement("sandbox.limit.safety_cap")
+async def test_there_is_no_timeout_to_pass() -> None:
+    async with Sandbox(engines=[StandIn()]) as sandbox:
+        with pytest.raises(TypeError):
+            sandbox.run_code("", timeout_s=1)  # pyright: ignore
+
+
+async def test_the_cap_does_not_run_while_code_waits_for_its_turn() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1, safety_cap_s=0.05) as sandbox:
+        first, second = sandbox.run_code("1"), sandbox.run_code("2")
+        assert (await first).status == "terminated"
+        assert second.running
+        engine.let.set()
+        assert (await second).status == "success"
+
+
+async def test_turns_go_round_over_owners_and_in_order_within_one() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1) as sandbox:
+        flood = [sandbox.run_code(f"flood {n}", owner="flood") for n in range(4)]
+        other = [sandbox.run_code(f"other {n}", owner="other") for n in range(2)]
+        await asyncio.sleep(0)  # all of them stand in the queue
+        engine.let.set()
+        await asyncio.gather(*flood, *other)
+    assert engine.began == ["flood 0", "flood 1", "other 0", "flood 2", "other 1", "flood 3"]
+
+
+async def test_code_that_is_terminated_while_it_waits_never_starts() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1) as sandbox:
+        first, second, third = (sandbox.run_code(str(n)) for n in range(3))
+        second.terminate("No longer needed.")
+        assert (await second).status == "terminated"
+        engine.let.set()
+        assert [(await one).status for one in (first, third)] == ["success", "success"]
+    assert engine.began == ["0", "2"]
+
+
+@pytest.mark.requirement("sandbox.handle.cleanup")
+async def test_closing_ends_what_runs_and_what_waits() -> None:
+    engine = StandIn()
+    sandbox = Sandbox(engines=[engine], max_running=1)
+    running, waiting = sandbox.run_code("1"), sandbox.run_code("2")
+    await asyncio.sleep(0)
+    await sandbox.close()
+    assert [(await one).status for one in (running, waiting)] == ["terminated", "terminated"]
+    assert (engine.began, engine.left, engine.closed) == (["1"], ["1"], True)
+    with pytest.raises(RuntimeError):
+        sandbox.run_code("3")
+
+
+@pytest.mark.requirement("sandbox.lang.unavailable")
+async def test_an_unknown_language_is_refused_at_the_call() -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError, match="typescript"):
+            sandbox.run_code("", language="typescrip")
+
+
+@pytest.mark.requirement("sandbox.lang.unavailable")
+@pytest.mark.parametrize(("language", "module"), [("typescript", "deno"), ("python", "pydantic_monty")])
+async def test_a_missing_engine_names_the_extra(monkeypatch: pytest.MonkeyPatch, language: str, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    async with Sandbox() as sandbox:
+        with pytest.raises(SandboxUnavailable, match=r"weftline\[sandbox\]") as raised:
+            sandbox.run_code("", language=language)
+    assert (raised.value.code, raised.value.status) == ("sandbox_unavailable", 503)
+
+
+@pytest.mark.requirement("sandbox.isolate.fail_closed")
+@pytest.mark.parametrize(("engine", "language"), [(DenoEngine, "typescript"), (MontyEngine, "python")])
+async def test_isolation_that_is_required_and_not_there_refuses_the_code(
+    monkeypatch: pytest.MonkeyPatch, engine: type[DenoEngine] | type[MontyEngine], language: str
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    async with Sandbox(engines=[engine(isolation="required")]) as sandbox:
+        with pytest.raises(SandboxUnavailable, match="bubblewrap"):
+            sandbox.run_code("", language=language)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"globals": {"no-name": 1}},
+        {"globals": {"class": 1}},
+        {"globals": {"undefined": 1}},
+        {"imports": {"./relative": {}}},
+        {"imports": {"": {}}},
+        {"modules": {"../outside.js": ""}},
+        {"modules": {"a.js": "", "./a.js": ""}},
+        {"modules": {"main.ts": ""}, "filename": "main.ts"},
+        {"memory_limit_bytes": 1000},
+    ],
+)
+async def test_what_cannot_be_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+    async with Sandbox(engines=[StandIn()]) as sandbox:
+        with pytest.raises(ValueError):
+            sandbox.run_code("", **given)  # pyright: ignore
+
+
+def served(functions: Sequence[HostFunction] = ()) -> Served:
+    return Served(functions, lambda _: None)
+
+
+def test_a_flood_of_logs_is_cut_and_counted() -> None:
+    host = served()
+    for n in range(MAX_LOGS + 5):
+        host.log("log", [n])
+    assert len(host.all_logs()) == MAX_LOGS + 1
+    assert host.all_logs()[-1].args == ("5 more were left out.",)
+
+
+def test_a_flood_of_reports_ends_the_code() -> None:
+    host = served()
+    for n in range(MAX_REPORTS):
+        host.report(n)
+    with pytest.raises(OutputFull):
+        host.report("one more")
+
+
+async def test_what_comes_after_the_end_has_no_effect() -> None:
+    called: list[object] = []
+    host = served([HostFunction(0, called.append)])
+    host.closed = True
+    host.report(1)
+    host.log("log", [1])
+    with pytest.raises(LookupError):
+        await host.call(0, [1])
+    assert (host.reports, host.logs, called) == ([], [], [])
