@@ -169,6 +169,16 @@ async def test_one_enormous_value_ends_the_code_and_not_the_host(sandbox: Sandbo
     assert result.error is not None and "8 MiB" in result.error.message
 
 
+async def test_a_flood_ends_the_code_though_its_pipe_is_full(sandbox: Sandbox) -> None:
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    source = "const text = 'x'.repeat(2e6); for (;;) never(text); export default 1"
+    result = await sandbox.run_code(source, globals={"never": never})
+    assert result.status == "terminated"
+    assert result.error is not None and "64 MiB" in result.error.message
+
+
 async def test_errors_that_misbehave_are_told_all_the_same(sandbox: Sandbox) -> None:
     thrown = "{ get name() { throw 1 }, get message() { throw 2 } }", "null", "Symbol('x')", "new Proxy({}, {})"
     source = "export default (n) => { throw [" + ",".join(thrown) + "][n] }"

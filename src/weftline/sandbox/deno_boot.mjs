@@ -87,7 +87,11 @@ const realm = vm.runInContext(
       case 'number':
         if (!isFinite(value)) throw refused(path, 'the number ' + value);
         return value === 0 ? '0' : '' + value;
-      case 'bigint': return '{"$i":"' + apply(digits, value, []) + '"}';
+      case 'bigint': {
+        const text = apply(digits, value, []);
+        if (text.length > 4000) throw refused(path, 'an integer of more than 4,000 digits');
+        return '{"$i":"' + text + '"}';
+      }
       case 'function': throw refused(path, 'a function');
       case 'symbol': throw refused(path, 'a symbol');
     }

@@ -26,6 +26,7 @@ from weftline.sandbox.base import (
     Level,
     Outcome,
     OutputFull,
+    SandboxUnavailable,
     Succeeded,
 )
 from weftline.sandbox.turns import Turns
@@ -134,8 +135,8 @@ class CodeExecution:
         self._started = time.perf_counter()
         try:
             return await self._engine.execute(code, self._served)
-        except OutputFull as full:
-            return Failed("terminated", CodeError(name=TERMINATED, message=str(full)))
+        except (OutputFull, SandboxUnavailable) as ended:
+            return Failed("terminated", CodeError(name=TERMINATED, message=str(ended)))
         finally:
             cap.cancel()
             self._turns.give_back()

@@ -13,12 +13,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio import SubprocessTransport, WriteTransport
+from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -33,6 +34,8 @@ _MAX_CPU_S = 3600
 """A backstop for a process whose host was killed; while the host lives the safety cap comes first."""
 _MAX_FILES = 256
 _STOP_S = 0.2
+_STARTS = 3
+"""A process may be killed while it starts: then there is another."""
 
 _log = logging.getLogger("weftline.sandbox")
 
@@ -60,8 +63,11 @@ class Installed(Protocol):
 class Engine:
     """One process: it says that it is ready, and then carries out code."""
 
-    def __init__(self, process: Process, memory_limit_bytes: int, *, has_children: bool) -> None:
+    def __init__(
+        self, process: Process, transport: SubprocessTransport, memory_limit_bytes: int, *, has_children: bool
+    ) -> None:
         assert process.stdin is not None and process.stdout is not None
+        self._transport = transport
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
@@ -108,8 +114,12 @@ class Engine:
                     await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        # A process counts as ended when its pipes do, and one that nobody reads from has no end.
+        for pipe in (self._transport.get_pipe_transport(0), self._transport.get_pipe_transport(1)):
+            if pipe is not None:
+                pipe.close() if isinstance(pipe, asyncio.ReadTransport) else cast("WriteTransport", pipe).abort()
         await self._process.wait()
-        self._stdin.close()
+        self._transport.close()
 
     def resident_bytes(self) -> int | None:
         return _status(self.pid, b"VmRSS:")
@@ -187,7 +197,9 @@ class Pool:
             self._directory = tempfile.mkdtemp(prefix="weftline-sandbox-")
         wrapper = bubblewrap() if self._isolation != "off" else None
         wrapped = [] if wrapper is None else _inside(wrapper, program, self._directory)
-        engine = await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
+        engine = None
+        for _ in range(_STARTS):
+            engine = engine or await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
         if engine is None and wrapped and self._isolation == "preferred":
             # Installed, but this machine or container does not let it make namespaces.
             _log.warning("bubblewrap does not work on this machine: code runs without it")
@@ -199,17 +211,19 @@ class Pool:
         return engine
 
     async def _launched(self, args: Sequence[str], program: Program, memory_limit_bytes: int) -> Engine | None:
-        process = await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(limit=MAX_FRAME_BYTES, loop=loop),
             *args,
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
-            limit=MAX_FRAME_BYTES,
             env={"HOME": self._directory or "/", **program.env},
             cwd=self._directory,
             start_new_session=True,
         )
-        engine = Engine(process, memory_limit_bytes, has_children=program.has_children)
+        process = Process(transport, protocol, loop)
+        engine = Engine(process, transport, memory_limit_bytes, has_children=program.has_children)
         ready = False
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
