@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
+import uvloop
 
 from sandbox.engines import StandIn
 from weftline.sandbox import Sandbox, SandboxUnavailable
@@ -153,3 +154,14 @@ async def test_what_comes_after_the_end_has_no_effect() -> None:
     with pytest.raises(LookupError):
         await host.call(0, [1])
     assert (host.reports, host.logs, called) == ([], [], [])
+
+
+def test_engines_work_on_the_loop_of_the_server() -> None:
+    async def run() -> list[str]:
+        async with Sandbox() as sandbox:
+            endless = sandbox.run_code("while True:\n    pass\ndefault = 1", language="python")
+            done = await sandbox.run_code("export default 1")
+            endless.terminate()
+            return [done.status, (await endless).status]
+
+    assert uvloop.run(run()) == ["success", "terminated"]

@@ -115,9 +115,10 @@ class Engine:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         # A process counts as ended when its pipes do, and one that nobody reads from has no end.
-        for pipe in (self._transport.get_pipe_transport(0), self._transport.get_pipe_transport(1)):
-            if pipe is not None:
-                pipe.close() if isinstance(pipe, asyncio.ReadTransport) else cast("WriteTransport", pipe).abort()
+        if (stdin := self._transport.get_pipe_transport(0)) is not None:
+            cast("WriteTransport", stdin).abort()
+        if (stdout := self._transport.get_pipe_transport(1)) is not None:
+            stdout.close()
         await self._process.wait()
         self._transport.close()
 
