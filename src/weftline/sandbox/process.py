@@ -115,9 +115,10 @@ class Engine:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         # A process counts as ended when its pipes do, and one that nobody reads from has no end.
-        if (stdin := self._transport.get_pipe_transport(0)) is not None:
+        stdin, stdout = (self._transport.get_pipe_transport(number) for number in (0, 1))
+        if stdin is not None and not stdin.is_closing():
             cast("WriteTransport", stdin).abort()
-        if (stdout := self._transport.get_pipe_transport(1)) is not None:
+        if stdout is not None and not stdout.is_closing():
             stdout.close()
         await self._process.wait()
         self._transport.close()
