@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import uvloop
 
 from sandbox.engines import StandIn
 from weftline.sandbox import Sandbox, SandboxUnavailable
-from weftline.sandbox.base import HostFunction, OutputFull
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, HostFunction, OutputFull
 from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
 from weftline.sandbox.monty import MontyEngine
+from weftline.sandbox.process import Pool, Program
 
 
 @pytest.mark.requirement("sandbox.limit.safety_cap")
@@ -165,3 +167,18 @@ def test_engines_work_on_the_loop_of_the_server() -> None:
             return [done.status, (await endless).status]
 
     assert uvloop.run(run()) == ["success", "terminated"]
+
+
+async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
+    fake = tmp_path / "engine"
+    fake.write_text("#!/bin/sh\necho ready\nread line\n")
+    fake.chmod(0o755)
+    pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
+    taken = await pool.take(DEFAULT_MEMORY_LIMIT_BYTES)
+    idle = await pool.take(DEFAULT_MEMORY_LIMIT_BYTES)
+    await pool.give_back(idle)
+    async with asyncio.timeout(60):
+        await idle.ended()
+    assert taken.alive
+    await taken.kill()
+    await pool.close()

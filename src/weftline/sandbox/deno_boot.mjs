@@ -9,7 +9,7 @@
 //  * `send` is the only function of this realm that the other one has, it has no prototype, and it takes strings;
 //  * what it might throw (a full stack) is caught in the other realm and thrown anew there;
 //  * values cross as JSON text, and the other realm makes its own objects and errors from it;
-//  * nobody here awaits a promise of the other realm, or looks at an object of it.
+//  * nobody here awaits a promise of the other realm, looks at an object of it, or lets deno show what it threw.
 // Should one get through, the intrinsics here are frozen and strings cannot become code.
 import module from 'node:module';
 import vm from 'node:vm';
@@ -168,15 +168,16 @@ const realm = vm.runInContext(
       for (let i = 0; i < value.length; i++) own(value, i, decoded(value[i]));
       return value;
     }
-    const keys = ownKeys(value);
+    // Loops by index: the code may have changed how arrays are iterated.
+    let keys = ownKeys(value);
     if (keys.length === 1) {
-      const [key] = keys;
+      const key = keys[0];
       if (key === '$b') return fromBase64(value.$b);
       if (key === '$i') return B(value.$i);
       if (key === '$f') return bridged(value.$f);
-      if (key === '$o') value = value.$o;
+      if (key === '$o') keys = ownKeys((value = value.$o));
     }
-    for (const key of ownKeys(value)) own(value, key, decoded(value[key]));
+    for (let i = 0; i < keys.length; i++) own(value, keys[i], decoded(value[keys[i]]));
     return value;
   };
   const decode = (text) => decoded(parse(text));
@@ -414,16 +415,22 @@ async function start(line) {
     return refuse(error instanceof Unlinked ? error : new Unlinked(label, String(error?.message)));
   }
   if (moved.length) write(token + 'M' + JSON.stringify(moved));
-  realm.run(module.evaluate(), module.namespace, fn, args);
+  guarded(realm.run, module.evaluate(), module.namespace, fn, args);
 }
 
+// What the other realm throws at us is dropped: deno would look at it to show it.
+const guarded = (call, ...args) => {
+  try {
+    call(...args);
+  } catch {}
+};
 addEventListener('unhandledrejection', (event) => {
   event.preventDefault();
-  realm.unhandled(event.reason);
+  guarded(realm.unhandled, event.reason);
 });
 addEventListener('error', (event) => {
   event.preventDefault();
-  realm.fail('error', event.error);
+  guarded(realm.fail, 'error', event.error);
 });
 
 // The first compilation, link and evaluation cost milliseconds: they are paid before anybody waits.
@@ -462,6 +469,6 @@ for (;;) {
     const line = pending.slice(0, end);
     pending = pending.slice(end + 1);
     if (!token) await start(line);
-    else realm.answer(...JSON.parse(line));
+    else guarded(realm.answer, ...JSON.parse(line));
   }
 }

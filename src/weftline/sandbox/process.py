@@ -16,10 +16,10 @@ import tempfile
 from asyncio import SubprocessTransport, WriteTransport
 from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -30,6 +30,8 @@ Isolation: TypeAlias = Literal["required", "preferred", "off"]
 
 MAX_FRAME_BYTES = 8 << 20
 START_TIMEOUT_S = 30.0
+IDLE_S = 300.0
+"""How long processes wait for the next piece of code."""
 _MAX_CPU_S = 3600
 """A backstop for a process whose host was killed; while the host lives the safety cap comes first."""
 _MAX_FILES = 256
@@ -52,12 +54,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """How much memory it may take when it is ready; more is refused by the kernel."""
 
 
-class Installed(Protocol):
-    """An engine's program, if it is installed."""
-
-    def __call__(self, memory_limit_bytes: int) -> Program:
-        """Raises `SandboxUnavailable`."""
-        ...
+Installed: TypeAlias = Callable[[int], Program]
+"""An engine's program for a memory limit. Raises `SandboxUnavailable` if it is not installed."""
 
 
 class Engine:
@@ -135,13 +133,15 @@ class Engine:
 class Pool:
     """Processes for the usual memory limit wait in `warm` places; others are started when they are needed."""
 
-    def __init__(self, program: Installed, *, warm: int, isolation: Isolation) -> None:
+    def __init__(self, program: Installed, *, warm: int, isolation: Isolation, idle_s: float = IDLE_S) -> None:
         self._program = program
         self._warm = warm
+        self._idle_s = idle_s
         self._isolation: Isolation = isolation
         self._idle: deque[Engine] = deque()
         self._refills: set[asyncio.Task[None]] = set()
         self._directory: str | None = None
+        self._rest: asyncio.TimerHandle | None = None
         self._closed = False
 
     def check(self) -> None:
@@ -157,6 +157,7 @@ class Pool:
             found = self._idle.popleft()
             engine = found if found.alive else None
         self._refill()
+        self._rest_later()
         return engine or await self._start(memory_limit_bytes)
 
     async def give_back(self, engine: Engine) -> None:
@@ -167,11 +168,24 @@ class Pool:
         else:
             await engine.kill()
 
+    def _rest_later(self) -> None:
+        """Where no code runs for a while, nobody waits for it either."""
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._let_go()))
+
+    async def _let_go(self) -> None:
+        while self._idle:
+            await self._idle.popleft().kill()
+
     def _refill(self) -> None:
         while not self._closed and len(self._idle) + len(self._refills) < self._warm:
-            task = asyncio.create_task(self._add(), name="a warm engine")
-            self._refills.add(task)
-            task.add_done_callback(self._refills.discard)
+            self._background(self._add())
+
+    def _background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work, name="engines that wait for code")
+        self._refills.add(task)
+        task.add_done_callback(self._refills.discard)
 
     async def _add(self) -> None:
         with suppress(SandboxUnavailable):  # whoever needs the next one is told
@@ -183,6 +197,8 @@ class Pool:
 
     async def close(self) -> None:
         self._closed = True
+        if self._rest is not None:
+            self._rest.cancel()
         refills = list(self._refills)
         for task in refills:
             task.cancel()

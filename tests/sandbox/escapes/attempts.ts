@@ -52,6 +52,16 @@ const attempts: Record<string, () => unknown> = {
   'a proxy as an argument': () => tool(new Proxy({}, { ownKeys: () => ['a'], get: (...all) => functionOf(all[2]), getOwnPropertyDescriptor: () => ({ enumerable: true, configurable: true, value: 1 }) })),
   'a getter as an argument': () => tool({ get a() { return functionOf(this) } }),
   'a function of the host’s by its tag': async () => { const [f] = await tool([{ $f: 0 }]); return typeof f === 'function' ? f : undefined },
+  'what deno shows of an error': async () => {
+    const iterator = Array.prototype[Symbol.iterator], shown: any[] = [];
+    const thrown = { [Symbol.for('Deno.customInspect')]: (...all: any[]) => shown.push(all), [Symbol.for('nodejs.util.inspect.custom')]: (...all: any[]) => shown.push(all), get stack() { shown.push('stack'); return '' } };
+    Array.prototype[Symbol.iterator] = () => { throw thrown };
+    const answer = await tool({ a: [1] }).catch(() => null);
+    Array.prototype[Symbol.iterator] = iterator;
+    Promise.reject(thrown);
+    await tool(1);
+    return shown.some((one) => one !== 'stack') || !answer ? functionOf(shown[0][1]) : undefined;
+  },
   'WebAssembly': () => (globalThis as any).WebAssembly.compile(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0])),
   'shared memory': () => new (globalThis as any).SharedArrayBuffer(8),
   'decompression': () => new (globalThis as any).DecompressionStream('gzip'),
