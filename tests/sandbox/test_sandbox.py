@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from sandbox.engines import StandIn
-from weftline.sandbox import Sandbox, SandboxUnavailable
+from weftline.sandbox import Sandbox, SandboxUnavailable, conversation
 from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, HostFunction, OutputFull
 from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
@@ -182,3 +182,37 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     assert taken.alive
     await taken.kill()
     await pool.close()
+
+
+async def test_a_sink_that_fails_does_not_harm_the_code(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("full")
+
+    host = Served([], fail)
+    host.report(1)
+    host.report(2)
+    assert host.reports == [1, 2]
+    assert "reports" in caplog.text
+
+
+async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "CALLS_END_S", 0.01)
+    called, let, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        called.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await let.wait()
+            ended.set()
+
+    async with Sandbox() as sandbox:
+        source = "async def default():\n    await stubborn()"
+        execution = sandbox.run_code(source, language="python", globals={"stubborn": stubborn})
+        async with asyncio.timeout(60):
+            await called.wait()
+            execution.terminate("Enough.")
+            assert (await execution).status == "terminated"
+            let.set()
+            await ended.wait()

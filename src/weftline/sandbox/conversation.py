@@ -10,6 +10,7 @@ sees it, so it cannot speak for the runtime. To the process go the code, on one 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import signal
@@ -37,6 +38,8 @@ from weftline.surrogates import whole, whole_json
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_CALLS_AT_ONCE = 1000
 """More calls than that wait in the pipe, and the code with them."""
+CALLS_END_S = 1.0
+"""How long calls that are open at the end may take to be cancelled."""
 _MAX_STACK_CHARS = 8192
 _MAX_MESSAGE_CHARS = 65_536
 _MAX_FRAMES = 20
@@ -50,6 +53,9 @@ _NO_BUFFER = "Array buffer allocation failed"
 _FRAME = re.compile(
     r"^\s+at (?:async )?(?:(?P<name>[^(]{1,200}) \()?(?P<label>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9})\)?$"
 )
+
+
+_log = logging.getLogger("weftline.sandbox")
 
 
 class _Told(Struct):
@@ -92,17 +98,24 @@ class Conversation:
 
     async def outcome(self) -> Outcome:
         self._engine.send(self._request)
-        watch = asyncio.create_task(self._watch(), name="the size of a deno process")
+        watch = asyncio.create_task(self._watch(), name="the size of an engine")
         try:
             outcome = await self._listen()
         except _Broken as broken:
             outcome = _terminated(f"The engine broke its protocol: {broken}")
         finally:
-            watch.cancel()
-            for call in self._calls:
-                call.cancel()
-            await asyncio.gather(watch, *self._calls, return_exceptions=True)
+            if not self.clean:
+                await asyncio.shield(self._engine.kill())
+            await self._put_away(watch, *self._calls)
         return outcome
+
+    async def _put_away(self, *tasks: asyncio.Task[None]) -> None:
+        for task in tasks:
+            task.cancel()
+        _, stubborn = await asyncio.wait(tasks, timeout=CALLS_END_S)
+        if stubborn:
+            # They are the caller's functions: they may take their time, but the result does not wait for them.
+            _log.warning("%d calls from code go on though the code has ended", len(stubborn))
 
     async def _listen(self) -> Outcome:
         frames = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -37,6 +38,8 @@ MAX_LOGS = 10_000
 
 TERMINATED = "TerminatedError"
 
+_log = logging.getLogger("weftline.sandbox")
+
 
 class Served:
     """What one piece of code reports, logs and calls."""
@@ -63,7 +66,10 @@ class Served:
         if len(self.reports) >= MAX_REPORTS:
             raise OutputFull(f"The code reported more than {MAX_REPORTS:,} values.")
         self.reports.append(value)
-        self._report(copied(value, "report"))
+        try:
+            self._report(copied(value, "report"))
+        except Exception:
+            _log.exception("what is to receive reports failed; the code goes on")
 
     def log(self, level: Level, args: Sequence[object]) -> None:
         if self.closed:
