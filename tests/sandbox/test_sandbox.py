@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -216,3 +217,25 @@ async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monk
             assert (await execution).status == "terminated"
             let.set()
             await ended.wait()
+
+
+async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrapper = tmp_path / "bwrap"
+    wrapper.write_text("#!/bin/sh\nexit 1\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake = tmp_path / "engine"
+    fake.write_text("#!/bin/sh\necho ready\nread line\n")
+    fake.chmod(0o755)
+    program = Program(args=[str(fake)], shown=[])
+    preferred, required = (Pool(lambda _: program, warm=1, isolation=one) for one in ("preferred", "required"))
+    for engine in await asyncio.gather(*(preferred.take(DEFAULT_MEMORY_LIMIT_BYTES) for _ in range(3))):
+        assert engine.alive
+        await engine.kill()
+    assert len(caplog.records) == 1
+    with pytest.raises(SandboxUnavailable, match="bubblewrap"):
+        await required.take(DEFAULT_MEMORY_LIMIT_BYTES)
+    await preferred.close()
+    await required.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from weftline.sandbox.values import encode, path_to
 
 WARM = 1
 
+_NEEDED = ("pydantic_monty", "msgspec", "weftline")
 _WORKER = Path(__file__).with_name("monty_worker.py")
 
 
@@ -67,10 +69,10 @@ class MontyEngine:
     def _program(self, memory_limit_bytes: int) -> Program:
         if find_spec("pydantic_monty") is None:
             raise SandboxUnavailable("Python runs on monty, which is not installed: pip install 'weftline[sandbox]'.")
-        path = [entry for entry in sys.path if entry]
+        homes = sorted({str(Path(spec.origin).parents[1]) for spec in map(find_spec, _NEEDED) if spec and spec.origin})
         return Program(
-            args=(sys.executable, "-I", str(_WORKER), json.dumps(path)),
-            shown=(sys.prefix, sys.base_prefix, sys.executable, str(_WORKER.parents[1]), *path),
+            args=(sys.executable, "-I", str(_WORKER), json.dumps(homes)),
+            shown=(sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *homes),
             has_children=True,
         )
 

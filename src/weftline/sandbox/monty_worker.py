@@ -2,7 +2,7 @@
 
 It is a process of its own because monty's client is native code, which takes the process with it when it fails.
 Trusted; the code is in the worker, which can do nothing but what is answered here. Its frames are those of
-`conversation.py`. Started as a script, with `sys.path` as its argument.
+`conversation.py`. Started as a script, with the folders of its packages as its argument.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 
 if __name__ == "__main__":
-    sys.path[:] = json.loads(sys.argv[1])
+    sys.path += json.loads(sys.argv[1])
 
 import ast
 import asyncio

@@ -218,10 +218,11 @@ class Pool:
         engine = None
         for _ in range(_STARTS):
             engine = engine or await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
-        if engine is None and wrapped and self._isolation == "preferred":
-            # Installed, but this machine or container does not let it make namespaces.
-            _log.warning("bubblewrap does not work on this machine: code runs without it")
-            self._isolation = "off"
+        if engine is None and wrapped and self._isolation != "required":
+            if self._isolation == "preferred":
+                # Installed, but this machine or container does not let it make namespaces.
+                _log.warning("bubblewrap does not work on this machine: code runs without it")
+                self._isolation = "off"
             engine = await self._launched(program.args, program, memory_limit_bytes)
         if engine is None:
             inside = " inside bubblewrap" if wrapped and self._isolation == "required" else ""
@@ -264,7 +265,10 @@ def bubblewrap() -> str | None:
 def _inside(wrapper: str, program: Program, directory: str) -> list[str]:
     """Namespaces of its own: no network, no other process to see, and the few files that the engine needs."""
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-    shown = dict.fromkeys(path for path in (*system, *program.shown) if os.path.exists(path))
+    shown: list[str] = []
+    for path in sorted({*system, *program.shown}):  # what is above comes first, and shows what is below
+        if os.path.exists(path) and not any(Path(path).is_relative_to(above) for above in shown):
+            shown.append(path)
     return [
         *(wrapper, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"),
         *(part for path in shown for part in ("--ro-bind", path, path)),
