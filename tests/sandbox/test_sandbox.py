@@ -13,7 +13,7 @@ import uvloop
 
 from sandbox.engines import StandIn
 from weftline.sandbox import Sandbox, SandboxUnavailable, conversation
-from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, HostFunction, OutputFull
+from weftline.sandbox.base import HostFunction, OutputFull
 from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
 from weftline.sandbox.monty import MontyEngine
@@ -175,8 +175,8 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\necho ready\nread line\n")
     fake.chmod(0o755)
     pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
-    taken = await pool.take(DEFAULT_MEMORY_LIMIT_BYTES)
-    idle = await pool.take(DEFAULT_MEMORY_LIMIT_BYTES)
+    taken = await pool.take()
+    idle = await pool.take()
     await pool.give_back(idle)
     async with asyncio.timeout(60):
         await idle.ended()
@@ -231,11 +231,11 @@ async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all
     fake.chmod(0o755)
     program = Program(args=[str(fake)], shown=[])
     preferred, required = (Pool(lambda _: program, warm=1, isolation=one) for one in ("preferred", "required"))
-    for engine in await asyncio.gather(*(preferred.take(DEFAULT_MEMORY_LIMIT_BYTES) for _ in range(3))):
+    for engine in await asyncio.gather(*(preferred.take() for _ in range(3))):
         assert engine.alive
         await engine.kill()
     assert len(caplog.records) == 1
     with pytest.raises(SandboxUnavailable, match="bubblewrap"):
-        await required.take(DEFAULT_MEMORY_LIMIT_BYTES)
+        await required.take()
     await preferred.close()
     await required.close()

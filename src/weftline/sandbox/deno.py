@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from weftline.sandbox.base import Code, Host, Language, Outcome, SandboxUnavailable
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, Code, Host, Language, Outcome, SandboxUnavailable
 from weftline.sandbox.conversation import Conversation
 from weftline.sandbox.process import Isolation, Pool, Program
 from weftline.sandbox.values import encode
@@ -30,11 +30,18 @@ _OWN_HEAP_BYTES = 16 << 20
 
 
 class DenoEngine:
-    """`warm` processes wait for code; `binary` is a deno other than the installed one."""
+    """`warm` processes wait for code with the usual memory limit; `binary` is a deno other than the installed one."""
 
-    def __init__(self, *, warm: int = WARM, binary: str | None = None, isolation: Isolation = "preferred") -> None:
+    def __init__(
+        self,
+        *,
+        warm: int = WARM,
+        binary: str | None = None,
+        isolation: Isolation = "preferred",
+        usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+    ) -> None:
         self._binary = binary
-        self._pool = Pool(self._program, warm=warm, isolation=isolation)
+        self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property
     def languages(self) -> frozenset[Language]:

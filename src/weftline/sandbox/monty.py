@@ -55,7 +55,7 @@ class MontyEngine:
         self._pool.check()
 
     async def execute(self, code: Code, host: Host) -> Outcome:
-        engine = await self._pool.take(code.memory_limit_bytes)
+        engine = await self._pool.take()  # each piece of code brings its own limit
         conversation = Conversation(engine, code, host, request=_request)
         try:
             return await conversation.outcome()

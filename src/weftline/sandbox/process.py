@@ -133,8 +133,17 @@ class Engine:
 class Pool:
     """Processes for the usual memory limit wait in `warm` places; others are started when they are needed."""
 
-    def __init__(self, program: Installed, *, warm: int, isolation: Isolation, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        program: Installed,
+        *,
+        warm: int,
+        isolation: Isolation,
+        usual_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+        idle_s: float = IDLE_S,
+    ) -> None:
         self._program = program
+        self._usual_bytes = usual_bytes
         self._warm = warm
         self._idle_s = idle_s
         self._isolation: Isolation = isolation
@@ -145,12 +154,14 @@ class Pool:
         self._closed = False
 
     def check(self) -> None:
-        self._program(DEFAULT_MEMORY_LIMIT_BYTES)
+        self._program(self._usual_bytes)
         if self._isolation == "required" and bubblewrap() is None:
             raise SandboxUnavailable("Code is to run inside bubblewrap, which is not installed: there is no `bwrap`.")
 
-    async def take(self, memory_limit_bytes: int) -> Engine:
-        if memory_limit_bytes != DEFAULT_MEMORY_LIMIT_BYTES:
+    async def take(self, memory_limit_bytes: int | None = None) -> Engine:
+        """A process with this memory limit, or the usual one."""
+        memory_limit_bytes = memory_limit_bytes or self._usual_bytes
+        if memory_limit_bytes != self._usual_bytes:
             return await self._start(memory_limit_bytes)
         engine: Engine | None = None
         while self._idle and engine is None:
@@ -162,7 +173,7 @@ class Pool:
 
     async def give_back(self, engine: Engine) -> None:
         """For a process that is as good as new: it serves the next."""
-        usual = engine.memory_limit_bytes == DEFAULT_MEMORY_LIMIT_BYTES
+        usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
             self._idle.appendleft(engine)
         else:
@@ -189,7 +200,7 @@ class Pool:
 
     async def _add(self) -> None:
         with suppress(SandboxUnavailable):  # whoever needs the next one is told
-            engine = await self._start(DEFAULT_MEMORY_LIMIT_BYTES)
+            engine = await self._start(self._usual_bytes)
             if len(self._idle) < self._warm:
                 self._idle.append(engine)
             else:

@@ -125,16 +125,16 @@ class Sandbox:
         if engine is None:
             if self._given:
                 raise SandboxUnavailable(f"This sandbox has no engine for {language}.")
-            engine = _usual_engine(language)
+            engine = _usual_engine(language, self._memory_limit_bytes)
             self._engines.update(dict.fromkeys(engine.languages, engine))
         return engine
 
 
-def _usual_engine(language: Language) -> CodeEngine:
+def _usual_engine(language: Language, memory_limit_bytes: int) -> CodeEngine:
     if language == "python":
         from weftline.sandbox.monty import MontyEngine
 
         return MontyEngine()
     from weftline.sandbox.deno import DenoEngine
 
-    return DenoEngine()
+    return DenoEngine(usual_memory_limit_bytes=memory_limit_bytes)
