@@ -97,11 +97,20 @@ async def test_no_attempt_in_python_gets_anywhere(sandbox: Sandbox, tmp_path: Pa
 
 
 @pytest.mark.requirement("sandbox.import.url", "sandbox.isolate.escape")
-@pytest.mark.parametrize("attributes", ["", " with { type: 'text' }"])
-async def test_a_static_import_of_a_file_is_not_linked(sandbox: Sandbox, tmp_path: Path, attributes: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import x from '{}'",
+        "import x from '{}' with {{ type: 'text' }}",
+        "import source x from '{}'",
+        "import defer * as x from '{}'",
+        "export * from '{}'; const x = 1",
+    ],
+)
+async def test_a_static_import_of_a_file_is_not_linked(sandbox: Sandbox, tmp_path: Path, statement: str) -> None:
     (tmp_path / "secret.json").write_text(f'"{SECRET}"')
-    source = f"import x from 'file://{tmp_path}/secret.json'{attributes}; export default x"
-    result = await sandbox.run_code(source)
+    source = statement.format(f"file://{tmp_path}/secret.json") + "; export default x"
+    result = await sandbox.run_code(source, language="javascript")
     assert result.status == "link_error"
     assert SECRET not in str(result)
 
