@@ -17,6 +17,7 @@ from bench.measures import (
     recovery,
     replay,
     runs,
+    sandbox,
     slow_readers,
     startup,
     streams,
@@ -44,4 +45,5 @@ MEASURES: Mapping[str, Measure] = {
     "parked": parked.parked,
     "recovery": recovery.recovery,
     "replay": replay.replay,
+    "sandbox": sandbox.sandbox,
 }
