@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
+    from weftline.replay.importing import Imported
     from weftline.tools.base import Tool
 
 T = TypeVar("T")
@@ -433,6 +434,27 @@ class Engine:
         row = await host.find(run_id, workspace=self._workspace)
         stored = await host.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
+
+    # Runs that have ended
+
+    async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
+        """Writes a run that has ended, and those below it, to a file of JSON lines.
+
+        Raises `Conflict` if there is a file of this name, unless `force`.
+        """
+        from weftline.agent.ended import export
+
+        return await self.at_home(lambda: export(self, run_id, Path(path), force=force))
+
+    async def import_runs(self, path: str | Path) -> Imported:
+        """Adds the runs of an exported file, to be read; nobody carries them on.
+
+        Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
+        taken.
+        """
+        from weftline.agent.ended import import_file
+
+        return await self.at_home(lambda: import_file(self, Path(path)))
 
     # What a run is started with
 

@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("weftline.cli.approve", "Allow what a run asks about."),
     "deny": ("weftline.cli.deny", "Do not allow what a run asks about."),
     "answer": ("weftline.cli.answer", "Answer a question of a run."),
+    "export": ("weftline.cli.export", "Write a run to a file."),
+    "import": ("weftline.cli.import_", "Add the runs of a file to a store."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),
     "providers": ("weftline.cli.providers", "Model providers of a workspace, with its own keys."),

@@ -41,6 +41,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
+from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.children import child_write
@@ -65,7 +66,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, Store, Write
+from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
@@ -329,6 +330,12 @@ class EmbeddedEngine(StoredRuns):
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        self.require_accepting()
+        self._next_key = max(self._next_key, last_key + 1)
+        return await add_ended(self._log_store, write)
 
     # Requests
 

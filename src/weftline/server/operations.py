@@ -18,6 +18,7 @@ from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
@@ -25,6 +26,7 @@ from weftline.runtime.supported import unsupported
 from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
+from weftline.server.run_operations import EndedLogs, import_file
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
@@ -39,7 +41,7 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.base import LogStore, RunFilter, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
@@ -70,7 +72,7 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, Protocol):
+class Logs(AskingLogs, EndedLogs, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
@@ -112,6 +114,9 @@ class StoredLogs:
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         command = f"weftline serve{db_option(self._folder)}"
         raise Conflict(f"No server has this store open: start `{command}`, then answer.")
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        return await add_ended(self._store, write)
 
     async def resume_all(self) -> Resumed:
         held = self._store.held
@@ -163,6 +168,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
+        "runs.import": partial(import_file, at, logs, store),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,
