@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.importing import Imported
+    from weftline.replay.replaying import Replayed
     from weftline.tools.base import Tool
 
 T = TypeVar("T")
@@ -444,7 +445,8 @@ class Engine:
         """
         from weftline.agent.ended import export
 
-        return await self.at_home(lambda: export(self, run_id, Path(path), force=force))
+        key = self._workspace
+        return await self.at_home(lambda: export(self.store.log, run_id, Path(path), workspace=key, force=force))
 
     async def import_runs(self, path: str | Path) -> Imported:
         """Adds the runs of an exported file, to be read; nobody carries them on.
@@ -454,7 +456,20 @@ class Engine:
         """
         from weftline.agent.ended import import_file
 
-        return await self.at_home(lambda: import_file(self, Path(path)))
+        host, _ = self._opened()
+        return await self.at_home(lambda: import_file(self.store.log, host, Path(path), workspace=self._workspace))
+
+    async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
+        """Runs a run again that has ended, with models, tools and people answered from its log.
+
+        What comes out is compared with the log: `divergence` has the first difference. The agents are those of the
+        engine, unless others are given.
+        """
+        from weftline.agent.replaying import replay_stored
+
+        given = list(self.agents.values()) if agents is None else agents
+        key = self._workspace
+        return await self.at_home(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
 
     # What a run is started with
 

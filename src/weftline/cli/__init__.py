@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "deny": ("weftline.cli.deny", "Do not allow what a run asks about."),
     "answer": ("weftline.cli.answer", "Answer a question of a run."),
     "export": ("weftline.cli.export", "Write a run to a file."),
+    "replay": ("weftline.cli.replay", "Run a run again from its log."),
     "import": ("weftline.cli.import_", "Add the runs of a file to a store."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),

@@ -4,6 +4,7 @@
     {"line": "message", "run": …, "message": {…}}     what its thread had said before it
     {"line": "entry", "run": …, "seq": 1, "at": …, "kind": "run.created", "head": {…}, "body": {…}}
     {"line": "blob", "id": …, "data": …}              what messages name, in base64
+    {"line": "offered", "run": …, "offered": {…}}     in files that tests are made of: prompt and tools
     {"line": "end", "lines": 17, "sha256": …}         of everything above
 
 The run comes first, then its children, each after its parent. `head` and `body` are the bytes of the log, as they are:
@@ -18,6 +19,7 @@ from typing import TypeAlias
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
 
+from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 VERSION = 1
@@ -81,12 +83,31 @@ class BlobLine(_Line, frozen=True, tag="blob"):
     data: bytes
 
 
+class OfferedTool(Struct, frozen=True):
+    description: str
+    parameters: Raw
+
+
+class Offered(Struct, frozen=True):
+    """What models are offered besides the conversation: tools by name, and the instructions."""
+
+    system: str | None
+    tools: dict[str, OfferedTool]
+
+
+class OfferedLine(_Line, frozen=True, tag="offered"):
+    """What the models of a run were offered when the file was written. Only in files that tests are made of."""
+
+    run: str
+    offered: Offered
+
+
 class EndLine(_Line, frozen=True, tag="end"):
     lines: int
     sha256: str
 
 
-Line: TypeAlias = HeaderLine | MessageLine | EntryLine | BlobLine | EndLine
+Line: TypeAlias = HeaderLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
 
 decode_line = Decoder(Line).decode
 _encode = Encoder().encode
@@ -124,6 +145,10 @@ def stored(line: EntryLine) -> Stored:
         return Stored(line.seq, line.at, line.kind, bytes(line.head), body)
     joined = b"\n".join([bytes(body) for body in line.bodies])
     return Stored(line.seq, line.at, line.kind, b"", joined, len(line.bodies))
+
+
+def offered_by(system: str | None, toolbox: Toolbox) -> Offered:
+    return Offered(system, {spec.name: OfferedTool(spec.description, spec.parameters) for spec in toolbox.specs})
 
 
 class Digest:

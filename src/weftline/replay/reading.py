@@ -21,6 +21,8 @@ from weftline.replay.format import (
     HeaderLine,
     Line,
     MessageLine,
+    Offered,
+    OfferedLine,
     decode_line,
     entry_line,
     stored,
@@ -34,6 +36,7 @@ class ExportedRun(Struct):
     row: ExportedRow
     items: list[Stored] = field(default_factory=list[Stored])
     history: list[bytes] = field(default_factory=list[bytes])
+    offered: Offered | None = None
 
     @property
     def facts(self) -> list[Stored]:
@@ -111,6 +114,8 @@ class _Reader:
                 self._run(line.run).history.append(bytes(line.message))
             case BlobLine():
                 self._blobs.append(Blob(line.id, line.data))
+            case OfferedLine():
+                self._run(line.run).offered = line.offered
             case EndLine():
                 if (line.lines, line.sha256) != (self._whole.lines, self._whole.hex):
                     raise self._wrong("the digest is not that of the lines above: the file has been changed")
