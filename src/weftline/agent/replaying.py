@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from weftline.agent.definition import Definition
-from weftline.agent.loader import load_agents_file
 from weftline.agent.offline import AgentsToday
 from weftline.replay.format import Offered
 from weftline.replay.reading import read_export
@@ -18,11 +17,8 @@ from weftline.replay.today import NoAgents, Today
 from weftline.store.base import LogReader
 
 
-def today(agents: Iterable[Definition[Any, Any]] | Path | None) -> Today:
-    """The agents that are given, or those of a Python file."""
-    if agents is None:
-        return NoAgents()
-    return AgentsToday(load_agents_file(agents).agents.values() if isinstance(agents, Path) else agents)
+def today(agents: Iterable[Definition[Any, Any]] | None) -> Today:
+    return NoAgents() if agents is None else AgentsToday(agents)
 
 
 async def replay_stored(
@@ -33,7 +29,7 @@ async def replay_stored(
     return await replay_runs(await recorded_in_store(log, row), today(agents))
 
 
-async def replay_file(path: Path, *, agents: Iterable[Definition[Any, Any]] | Path | None) -> Replayed:
+async def replay_file(path: Path, *, agents: Iterable[Definition[Any, Any]] | None) -> Replayed:
     """Replays the runs of an exported file. Raises `InvalidRequest` (`bad_export`)."""
     return await replay_runs(recorded_in_file(read_export(path)), today(agents))
 

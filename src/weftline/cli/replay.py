@@ -62,6 +62,7 @@ def command(
 async def _replay(
     run: str, agents: Path | None, test: Path | None, workspace: str | None, db: Path, *, force: bool
 ) -> Replayed:
+    from weftline.agent.loader import load_agents_file
     from weftline.agent.replaying import offers, today
     from weftline.cli.ended_runs import ended_runs
     from weftline.replay.exporting import export_lines
@@ -70,7 +71,7 @@ async def _replay(
     from weftline.replay.recorded import recorded_in_file, recorded_in_store
     from weftline.replay.replaying import replay_runs
 
-    now = today(agents)
+    now = today(None if agents is None else load_agents_file(agents).agents.values())
     file = Path(run)
     if await asyncio.to_thread(file.is_file):
         runs = recorded_in_file(await asyncio.to_thread(read_export, file))
