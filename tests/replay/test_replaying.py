@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, ToolGate, ask_user, hook, tool
 from weftline.agent.offline import AgentsToday
@@ -185,15 +186,25 @@ def changed(name: str) -> Agent[Any, Any]:
         """Looks."""
         return str(place)
 
+    @tool(name="look", effect="read", concurrent=True)
+    def peers(place: str, depth: int = 1) -> str:
+        """Peers."""
+        return place
+
+    @tool(name="look", effect="read", concurrent=True)
+    def shouts(place: Annotated[str, AfterValidator(str.upper)], depth: int = 1) -> str:
+        """Looks."""
+        return place
+
     options: dict[str, dict[str, Any]] = {
+        "description": {"tools": [peers]},
+        "arguments": {"tools": [shouts]},
         "prompt": {"instructions": "Be long."},
         "default": {"tools": [looks_deeper]},
         "effect": {"tools": [looks_once]},
         "schema": {"tools": [wants_a_number]},
         "no tool": {"tools": []},
         "nothing": {},
-        "a hook": {"hooks": []},
-        "model": {},
     }
     given = {"instructions": "Be brief.", **options[name]}
     return searcher(calls("look", place="shed"), **given)
@@ -203,12 +214,13 @@ def changed(name: str) -> Agent[Any, Any]:
     ("name", "turn", "field"),
     [
         ("prompt", 0, "system"),
-        ("default", 0, "calls.0.args.depth"),
+        ("default", 0, "offered"),
+        ("description", 0, "offered"),
+        ("arguments", 0, "calls.0.args.place"),
         ("effect", 0, "calls.0.effect"),
-        ("schema", 0, "estimate"),
+        ("schema", 0, "offered"),
         ("no tool", 0, "estimate"),
         ("nothing", None, ""),
-        ("model", None, ""),
     ],
 )
 @pytest.mark.requirement("run.replay.divergence")

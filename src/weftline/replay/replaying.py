@@ -47,6 +47,7 @@ from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit, prepare_calls
+from weftline.runtime.offering import offered_digest
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
@@ -194,7 +195,7 @@ class _Replay:
         match new.head, log:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate
-                return Draft(replace(now, model=log.model, estimate=size))
+                return Draft(replace(now, model=log.model, estimate=size, offered=self._offered(log.offered)))
             case AttemptFailed() as now, AttemptFailed():
                 now = replace(now, usage=log.usage, estimated=log.estimated, cost_nusd=log.cost_nusd)
                 return Draft(now, bodies.encode(bodies.FailedBody(now.reason)))
@@ -206,6 +207,13 @@ class _Replay:
                 return Draft(new.head)
             case _:
                 return write_down(self._state, self._work, new)
+
+    def _offered(self, log: str) -> str:
+        """The digest of what models are offered now, if the log has one and all of it is here."""
+        if not log or not self._known.complete:
+            return log
+        system = self._work.conversation.system or _system(self._work.plan, self._known)
+        return offered_digest(system, self._known.toolbox)
 
     def _compared(self, item: Stored, log: Fact, now: Draft) -> list[Difference]:
         """What differs between an entry and what would be written in its place."""

@@ -23,6 +23,7 @@ from msgspec import UNSET, Raw
 from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts, open_await, open_question
+from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     RULES,
     AwaitOutcome,
@@ -255,11 +256,13 @@ class EmbeddedEngine(StoredRuns):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
     ) -> str:
         """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
+        `origin`.
         """
         self.require_accepting()
         once = self._created_once
@@ -290,7 +293,7 @@ class EmbeddedEngine(StoredRuns):
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, encoded, new, sent, size=size)
+            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -306,7 +309,9 @@ class EmbeddedEngine(StoredRuns):
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int) -> LiveRun:
+    def _new_run(
+        self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
+    ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation(plan.messages, size=size)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
@@ -317,7 +322,7 @@ class EmbeddedEngine(StoredRuns):
         run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
         self._residents.add(run)
-        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
+        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
         self._residents.begin(run)

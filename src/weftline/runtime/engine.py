@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import AwaitOutcome, Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
@@ -154,10 +155,11 @@ class Engine(Protocol):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
     ) -> str:
         """Accepts a run and returns its id. `sent` has the client's own bytes, returned in snapshots.
 
-        `blobs` are the contents that the plan's messages name.
+        `blobs` are the contents that the plan's messages name. A fork has an `origin`.
 
         Raises `RateLimited` if too many runs of the workspace are queued.
         """
