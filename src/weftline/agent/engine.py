@@ -25,6 +25,7 @@ from weftline.agent.attached import parts_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
+from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
@@ -56,10 +57,10 @@ from weftline.workspace.context import Workspaces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from weftline.agent.forking import ForkChanges
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
-    from weftline.replay.importing import Imported
-    from weftline.replay.replaying import Replayed
+    from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ _PAGE = 200
 _UNFINISHED = ("queued", "running", "paused")
 
 
-class Engine:
+class Engine(EndedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -436,41 +437,6 @@ class Engine:
         stored = await host.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
-    # Runs that have ended
-
-    async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
-        """Writes a run that has ended, and those below it, to a file of JSON lines.
-
-        Raises `Conflict` if there is a file of this name, unless `force`.
-        """
-        from weftline.agent.ended import export
-
-        key = self._workspace
-        return await self.at_home(lambda: export(self.store.log, run_id, Path(path), workspace=key, force=force))
-
-    async def import_runs(self, path: str | Path) -> Imported:
-        """Adds the runs of an exported file, to be read; nobody carries them on.
-
-        Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
-        taken.
-        """
-        from weftline.agent.ended import import_file
-
-        host, _ = self._opened()
-        return await self.at_home(lambda: import_file(self.store.log, host, Path(path), workspace=self._workspace))
-
-    async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
-        """Runs a run again that has ended, with models, tools and people answered from its log.
-
-        What comes out is compared with the log: `divergence` has the first difference. The agents are those of the
-        engine, unless others are given.
-        """
-        from weftline.agent.replaying import replay_stored
-
-        given = list(self.agents.values()) if agents is None else agents
-        key = self._workspace
-        return await self.at_home(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
-
     # What a run is started with
 
     def _carried_by(self, agent: Definition[Any, Any], options: RunOptions[Any]) -> str:
@@ -495,6 +461,29 @@ class Engine:
         setup = Setup(agent, deps=deps, hooks=options.get("hooks", ()), behavior=options.get("behavior"))
         self._tools.register(name, setup)
         return name
+
+    async def begin_fork(
+        self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
+    ) -> tuple[str, Definition[Any, Any] | None]:
+        """Starts a fork; returns its id, and its agent if it has one here."""
+        host = await self.runtime()
+        plan = point.plan
+        if plan.code is None:
+            if changes.model is not None:
+                plan = replace(plan, model=await self.model_id(changes.model))
+            plan = point.continued(changes.applied(plan, None), message=changes.message)
+            run_id = await host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+            return run_id, None
+        agent = agent or self._tools.find(plan.code)
+        if agent is None:
+            raise InvalidRequest(f"The agent {plan.code!r} of the run is not here: give it to the fork.")
+        name = self._carried_by(agent, {})
+        model = changes.model if changes.model is not None else agent.present_model
+        if changes.model is not None or not isinstance(model, str):
+            plan = replace(plan, model=await self.model_id(model, by=name))
+        plan = point.continued(changes.applied(replace(plan, code=name), agent), message=changes.message)
+        creating = host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+        return await (creating if self.durable else self._created(creating, name)), agent
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
         name = options.get("thread")
