@@ -14,8 +14,8 @@ import pytest
 from weftline import Agent, Engine, tool
 from weftline.errors import Conflict, InvalidRequest, WeftlineError
 from weftline.messages import Image
-from weftline.replay.exporting import entries
 from weftline.runtime import ids
+from weftline.runtime.paging import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")

@@ -10,8 +10,8 @@ from weftline import Agent, Engine, Limits, Settings, tool
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.messages import Assistant, ToolResults, User
-from weftline.replay.exporting import entries
 from weftline.runtime import ids
+from weftline.runtime.paging import entries
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext
 

@@ -1,4 +1,4 @@
-"""What an engine can do with runs that have ended. What that takes is imported when it is asked for."""
+"""What an engine can do with logs, most of it with those of runs that have ended. Imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
     from weftline.replay.replaying import Replayed
+    from weftline.runtime.calls import LoggedCall
     from weftline.runtime.embedded import EmbeddedEngine
 
 T = TypeVar("T")
+_PAGE = 200
 
 
 class EndedRuns:
@@ -41,10 +43,31 @@ class EndedRuns:
             self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
         ) -> tuple[str, Definition[Any, Any] | None]: ...
 
-    async def _ended(self, run_id: str) -> RunRow:
+    async def _found(self, run_id: str) -> RunRow:
         from weftline.replay.refusing import find_run
 
         return await find_run(self.store.log, run_id, workspace=self._workspace)
+
+    async def calls(self, run_id: str) -> list[LoggedCall]:
+        """The calls of a run, ended or not, with their idempotency keys, times and states."""
+
+        async def work() -> list[LoggedCall]:
+            return await (await self.runtime()).calls(await self._found(run_id))
+
+        return await self.at_home(work)
+
+    async def calls_in_doubt(self) -> list[LoggedCall]:
+        """The calls of all runs that may or may not have happened, those of the newest run first."""
+
+        async def work() -> list[LoggedCall]:
+            host, found, before = await self.runtime(), list[LoggedCall](), None
+            while True:
+                page = await host.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
+                found, before = [*found, *page.calls], page.before
+                if before is None:
+                    return found
+
+        return await self.at_home(work)
 
     async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a run that has ended, and those below it, to a file of JSON lines.
@@ -55,7 +78,7 @@ class EndedRuns:
         from weftline.replay.files import write_file
 
         async def work() -> Path:
-            return await write_file(export_lines(self.store.log, await self._ended(run_id)), Path(path), force=force)
+            return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
 
         return await self.at_home(work)
 
@@ -110,7 +133,7 @@ class EndedRuns:
         changes = ForkChanges(message=message, model=model, instructions=instructions, settings=settings, limits=limits)
 
         async def work() -> Run[Any]:
-            point = await fork_point(self.store.log, await self._ended(run_id), turn=turn)
+            point = await fork_point(self.store.log, await self._found(run_id), turn=turn)
             return self.attach(*await self.begin_fork(point, agent, changes))
 
         return await self.at_home(work)
@@ -120,6 +143,6 @@ class EndedRuns:
         from weftline.replay.comparing import compare_runs
 
         async def work() -> Compared:
-            return await compare_runs(self.store.log, await self._ended(first), await self._ended(second))
+            return await compare_runs(self.store.log, await self._found(first), await self._found(second))
 
         return await self.at_home(work)

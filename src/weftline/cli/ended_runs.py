@@ -33,3 +33,12 @@ async def ended_runs(db: Path, workspace: str | None) -> AsyncGenerator[EndedRun
         yield EndedRuns(store, workspace)
     finally:
         await store.close()
+
+
+async def completed(run_id: str, workspace: str | None, db: Path) -> str:
+    """The whole id of a run of the store."""
+    store = open_for_reading(db)
+    try:
+        return await StoredRuns(store, workspace=workspace).complete(run_id)
+    finally:
+        await store.close()

@@ -14,9 +14,9 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Usage
-from weftline.replay.exporting import entries
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
+from weftline.runtime.paging import entries
 from weftline.store.base import LogReader, RunRow
 
 

@@ -26,18 +26,8 @@ from weftline.replay.format import (
 from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import blobs_of
-from weftline.store.base import LogReader, RunRow, Stored
-
-_PAGE_BYTES = 256 * 1024
-
-
-async def entries(log: LogReader, key: int) -> AsyncGenerator[Stored]:
-    """All entries of a run's log, in order."""
-    after = 0
-    while (page := await log.page(key, after=after, max_bytes=_PAGE_BYTES)) is not None and page.last_seq > after:
-        after = page.last_seq
-        for item in page.items:
-            yield item
+from weftline.runtime.paging import entries
+from weftline.store.base import LogReader, RunRow
 
 
 async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
-from weftline.replay.exporting import entries, history_of
+from weftline.replay.exporting import history_of
 from weftline.replay.format import Offered
 from weftline.replay.reading import Export, ExportedRun
 from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
+from weftline.runtime.paging import entries
 from weftline.store.base import LogReader, RunRow, Stored
 
 

@@ -16,10 +16,11 @@ from weftline.kernel.entries import AwaitOutcome, Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
+from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
+from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -274,6 +275,19 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def calls(self, row: RunRow) -> list[LoggedCall]:
+        """The calls of a run that were announced, in that order."""
+        ...
+
+    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+        """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
+        ...
+
+    @property
+    def logs(self) -> LogReader:
+        """Whole logs, for those who need more of them than this."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:
