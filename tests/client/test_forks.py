@@ -39,9 +39,14 @@ def test_a_fork_over_http_goes_on_from_a_turn_without_asking_the_client_again(sy
 def test_a_fork_that_cannot_be_is_refused(sync_client: Client) -> None:
     first = sync_client.run("hi", model_id="scripted:hello")
     before = len(sync_client.list_runs().items)
-    for wrong in ({"turn": 1}, {"turn": 0, "model_id": "scripted:nope"}, {"turn": 0, "reasoning_level": 101}):
-        with pytest.raises(BadRequest):
-            sync_client.fork(first.run_id, **wrong)
+    with pytest.raises(BadRequest):
+        sync_client.fork(first.run_id, 1)
+    with pytest.raises(BadRequest):
+        sync_client.fork(first.run_id, 0, model_id="scripted:nope")
+    with pytest.raises(BadRequest):
+        sync_client.fork(first.run_id, 0, reasoning_level=101)
+    with pytest.raises(BadRequest):
+        sync_client.fork(first.run_id, 0, budgets={"maxToolTurns": -1})
     with pytest.raises(NotFound):
         sync_client.fork("run_1aaaaaaaaaaaa", 0)
     assert len(sync_client.list_runs().items) == before

@@ -18,35 +18,50 @@ from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, fork_point
 from weftline.server.parsing import parsed
 from weftline.server.planning import plan_of
+from weftline.server.schemas.awaits import parsed_as
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
-from weftline.wire.run_spec import Part
+from weftline.wire.run_spec import SessionModel
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.context import Workspaces
 
 _INPUT = ("prompt", "messages", "attachments")
-_CHANGES = ("modelId", "systemPrompt", "reasoningLevel", "tools", "budgets", "toolBudgets", "loopDetection")
+_OWN = ("turn", "message")
 _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
 
 
-class ForkModel(Part):
-    """Where a fork begins and what the model reads there. Fields of a run's spec besides these are changes to it."""
+class ForkModel(SessionModel):
+    """Where a fork begins, what the model reads there, and what of the run's spec is to be another."""
 
     turn: int = Field(ge=0)
     message: str | None = Field(default=None, min_length=1)
-    modelId: str | None = None
-    systemPrompt: str | None = None
-    reasoningLevel: Any = None
-    tools: list[dict[str, Any]] | None = None
-    budgets: dict[str, Any] | None = None
-    toolBudgets: dict[str, Any] | None = None
-    loopDetection: Any = None
+
+
+class Fork(Struct, frozen=True):
+    """What was asked for. `changes` are fields of a run's spec, as they were sent."""
+
+    turn: int
+    message: str | None
+    changes: dict[str, Any]
+
+
+def parse_fork(fields: dict[str, Any]) -> tuple[Fork, tuple[UnknownField, ...]]:
+    sent, unknown = parsed_as(ForkModel, fields)
+    if sent.agentId is not None:
+        raise invalid([Issue("agentId", "a fork keeps the agent of its origin")])
+    known = ForkModel.model_fields
+    changes = {
+        name: value for name, value in fields.items() if name in known and name not in _OWN and value is not None
+    }
+    return Fork(sent.turn, sent.message, changes), unknown
 
 
 class _Changed(Struct, frozen=True):
     plan: RunPlan
     spec: bytes | None
     headers: dict[str, dict[str, str]]
+    metadata: dict[str, str] | None = None
 
 
 class Forking(Protocol):
@@ -74,23 +89,22 @@ async def fork_run(
     engine: Forking,
     at: Workspaces,
     row: RunRow,
-    sent: ForkModel,
+    fork: Fork,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None = None,
 ) -> str:
     """Starts the fork; returns its id. Raises before anything is created if the fork cannot be."""
-    point = await fork_point(engine.logs, row, turn=sent.turn)
-    changes = {name: value for name in _CHANGES if (value := getattr(sent, name)) is not None}
-    changed = await _changed(at, point, changes, message=sent.message)
-    plan = point.continued(changed.plan, message=sent.message, requested_by=requested_by)
+    point = await fork_point(engine.logs, row, turn=fork.turn)
+    changed = await _changed(at, point, fork.changes, message=fork.message)
+    plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages:
         raise InvalidRequest("The run has no messages to go on from.")
     return await engine.create(
         row.workspace,
         plan,
         sent=changed.spec,
-        metadata=row.metadata,
+        metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
         idempotency=idempotency,
         secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
         blobs=point.blobs,
@@ -106,7 +120,7 @@ async def _changed(at: Workspaces, point: ForkPoint, changes: dict[str, Any], *,
     spec = {**spec, **changes, "prompt": message or f"(forked from {point.origin.run}, turn {point.origin.turn})"}
     body = await parsed(parse_run, encode(spec))
     plan = await parsed(partial(plan_of, at), body.spec)
-    return _Changed(replace(plan, name=point.plan.name, metadata=point.plan.metadata), body.spec, body.secrets)
+    return _Changed(plan, body.spec, body.secrets, body.metadata)
 
 
 def _replaced(plan: RunPlan, changes: dict[str, Any]) -> RunPlan:

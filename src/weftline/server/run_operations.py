@@ -13,8 +13,7 @@ from weftline.replay.importing import Imported, ImportTarget, import_runs
 from weftline.replay.reading import read_export
 from weftline.replay.refusing import find_run
 from weftline.runtime.calls import DoubtPage, LoggedCall
-from weftline.server.forking import Forking, ForkModel, fork_run
-from weftline.server.schemas.awaits import parsed_as
+from weftline.server.forking import Forking, fork_run, parse_fork
 from weftline.server.views import call_views
 from weftline.store.base import RunRow, Store
 from weftline.wire.calls import Call
@@ -55,5 +54,5 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
 async def fork(at: Workspaces, logs: EndedLogs, store: Store, *, run: str, changes: dict[str, Any]) -> str:
     """Whoever can open the control socket is the server's own user, and asks under that name."""
     row = await find_run(store.log, run)
-    sent, _ = parsed_as(ForkModel, changes)
-    return await fork_run(logs, at, row, sent, requested_by=f"operator:{getpass.getuser()}")
+    asked, _ = parse_fork(changes)
+    return await fork_run(logs, at, row, asked, requested_by=f"operator:{getpass.getuser()}")

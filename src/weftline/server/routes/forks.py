@@ -6,12 +6,11 @@ from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import Made, answer_created
-from weftline.server.forking import ForkModel, fork_run
+from weftline.server.forking import ForkModel, fork_run, parse_fork
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
-from weftline.server.schemas.awaits import parsed_as
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import CreatedRun
 
@@ -20,12 +19,14 @@ async def fork(app: App, request: Request, principal: Principal) -> Response | S
     row = await find_run(app, request, principal)
     raw = await request.body()
     once = await idempotency(request, f"fork/{request.params['runId']}", raw)
-    sent, unknown = parsed_as(ForkModel, await parsed(decode_object, raw))
+    asked, unknown = parse_fork(await parsed(decode_object, raw))
     warnings = app.unknown_fields.warnings(request, unknown)
 
     async def create() -> Made:
         who = principal.who
-        return Made(await fork_run(app.engine, app.workspaces, row, sent, requested_by=who, idempotency=once), warnings)
+        return Made(
+            await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once), warnings
+        )
 
     return await answer_created(app, request, principal, create)
 
