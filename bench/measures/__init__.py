@@ -16,6 +16,7 @@ from bench.measures import (
     parked,
     recovery,
     replay,
+    replaying,
     runs,
     slow_readers,
     startup,
@@ -44,4 +45,5 @@ MEASURES: Mapping[str, Measure] = {
     "parked": parked.parked,
     "recovery": recovery.recovery,
     "replay": replay.replay,
+    "replay-run": replaying.replay_a_run,
 }

@@ -28,6 +28,7 @@ def test_a_fork_over_http_goes_on_from_a_turn_without_asking_the_client_again(sy
         result = run.result()
     assert "And now?" in result.text and asked == ["a", "b"]
     shown = sync_client.get_run(fork)
+    assert shown.forked_from is not None and (shown.forked_from.run_id, shown.forked_from.turn) == (first.run_id, 2)
     assert shown.turns == 1 and shown.model is not None and shown.model.id == "scripted:echo"
     assert [call.name for call in sync_client.calls(first.run_id).items] == ["lookup", "lookup"]
     assert sync_client.calls(fork).items == ()

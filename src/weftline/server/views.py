@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from msgspec import UNSET
+
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.damage import UNREADABLE
@@ -180,4 +182,4 @@ def receipt_view(receipt: CancelReceipt) -> responses.CancelReceipt:
 
 
 def _calls(named: tuple[CallName, ...]) -> list[responses.CallName]:
-    return [responses.CallName(call.id, call.name) for call in named]
+    return [responses.CallName(call.id, call.name, call.run or UNSET) for call in named]
