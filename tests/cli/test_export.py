@@ -11,6 +11,8 @@ from commands import weftline
 from weftline.store import open_store
 from weftline.testing import ServerProcess
 
+from .conftest import started
+
 
 @pytest.mark.requirement("run.replay.export", "run.replay.import")
 def test_a_run_is_taken_from_one_store_to_another(
@@ -41,3 +43,15 @@ def _make_store(db: Path) -> None:
     import asyncio
 
     asyncio.run(open_store(db).close())
+
+
+@pytest.mark.requirement("run.replay.export")
+def test_an_export_holds_no_secret_of_the_tools_that_were_dialled(
+    env: dict[str, str | None], server: ServerProcess
+) -> None:
+    tool = {"kind": "mcp", "name": "files", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "hush-hush"}}
+    run_id = started(env, "hello", tools=[tool])
+    assert weftline("runs", "follow", run_id, env=env).code == 0
+    lines = weftline("export", run_id, "--db", str(server.db)).out
+    assert '"files"' in lines and run_id in lines
+    assert "hush" not in lines and str(env["WEFTLINE_API_KEY"]) not in lines

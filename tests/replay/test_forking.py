@@ -8,6 +8,7 @@ import pytest
 
 from weftline import Agent, Engine, Limits, Settings, tool
 from weftline.errors import WeftlineError
+from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
 from weftline.messages import Assistant, ToolResults, User
 from weftline.runtime import ids
@@ -43,7 +44,7 @@ async def origin(engine: Engine, **options: Any) -> str:
     return run.id
 
 
-@pytest.mark.requirement("run.fork.at_turn", "run.fork.isolated")
+@pytest.mark.requirement("run.fork.at_turn")
 async def test_a_fork_goes_on_from_a_turn_and_repeats_nothing_before_it() -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")
@@ -131,3 +132,26 @@ async def test_a_fork_can_be_replayed_and_forked_again() -> None:
         assert (await engine.replay(fork.id, agents=[agent])).divergence is None
         again = await engine.fork(fork.id, baker("Never mind."), turn=1)
         assert (await again.result()).text == "Never mind."
+
+
+async def test_a_fork_asks_people_anew_about_calls_that_were_approved_for_good() -> None:
+    @tool(confirm="Pay?")
+    def pay() -> str:
+        """Pays."""
+        return "paid"
+
+    agent = Agent(ScriptedModel([calls("pay"), calls("pay"), "Done."]), name="payer", tools=[pay])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.")
+        asked = 0
+        async for event in run.events():
+            if isinstance(event, AwaitOpened):
+                asked += 1
+                await run.approve(event.id, remember=True)
+        assert asked == 1
+        fork = await engine.fork(run.id, agent, turn=1, model=ScriptedModel([calls("pay"), "Done."]))
+        async for event in fork.events():
+            if isinstance(event, AwaitOpened):
+                asked += 1
+                await fork.deny(event.id)
+        assert asked == 2
