@@ -20,7 +20,7 @@ from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored
+from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -164,6 +164,10 @@ class Engine(Protocol):
 
         Raises `RateLimited` if too many runs of the workspace are queued.
         """
+        ...
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
