@@ -40,6 +40,7 @@ TOP = SHELL | {
     "weftline",
     "weftline.config",
     "weftline.wire",
+    "weftline.replay",
     "weftline.runtime",
     "weftline.store",
     "weftline.threads",
@@ -84,6 +85,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.replay": SHELL | {"weftline.runtime", "weftline.store"},
     "weftline.workspace": MIDDLE
     | {
         "weftline.config",

@@ -16,6 +16,7 @@ from bench.measures import (
     parked,
     recovery,
     replay,
+    replaying,
     runs,
     sandbox,
     slow_readers,
@@ -46,4 +47,5 @@ MEASURES: Mapping[str, Measure] = {
     "recovery": recovery.recovery,
     "replay": replay.replay,
     "sandbox": sandbox.sandbox,
+    "replay-run": replaying.replay_a_run,
 }

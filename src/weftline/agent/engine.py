@@ -25,6 +25,7 @@ from weftline.agent.attached import parts_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
+from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
@@ -56,8 +57,10 @@ from weftline.workspace.context import Workspaces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from weftline.agent.forking import ForkChanges
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
+    from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
 
 T = TypeVar("T")
@@ -67,7 +70,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine:
+class Engine(EndedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -469,6 +472,29 @@ class Engine:
         )
         self._tools.register(name, setup)
         return name
+
+    async def begin_fork(
+        self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
+    ) -> tuple[str, Definition[Any, Any] | None]:
+        """Starts a fork; returns its id, and its agent if it has one here."""
+        host = await self.runtime()
+        plan = point.plan
+        if plan.code is None:
+            if changes.model is not None:
+                plan = replace(plan, model=await self.model_id(changes.model))
+            plan = point.continued(changes.applied(plan, None), message=changes.message)
+            run_id = await host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+            return run_id, None
+        agent = agent or self._tools.find(plan.code)
+        if agent is None:
+            raise InvalidRequest(f"The agent {plan.code!r} of the run is not here: give it to the fork.")
+        name = self._carried_by(agent, {})
+        model = changes.model if changes.model is not None else agent.present_model
+        if changes.model is not None or not isinstance(model, str):
+            plan = replace(plan, model=await self.model_id(model, by=name))
+        plan = point.continued(changes.applied(replace(plan, code=name), agent), message=changes.message)
+        creating = host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+        return await (creating if self.durable else self._created(creating, name)), agent
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
         name = options.get("thread")

@@ -12,6 +12,7 @@ from weftline.background import LoopThread
 from weftline.client.awaits import Answered, Await
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
+from weftline.client.ended import LoggedCall
 from weftline.client.events import ClientEvent, Frame
 from weftline.client.notices import from_here
 from weftline.client.results import (
@@ -188,6 +189,38 @@ class Client:
                 waiting_since=waiting_since,
                 limit=limit,
                 cursor=cursor,
+            )
+        )
+
+    def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of a run in the order in which they were announced, with their keys, times and states."""
+        return self.wait(self._core.calls(run_id, limit=limit, cursor=cursor))
+
+    def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of the workspace that may or may not have happened, those of the newest run first."""
+        return self.wait(self._core.calls_in_doubt(limit=limit, cursor=cursor))
+
+    def fork(
+        self,
+        run_id: str,
+        turn: int,
+        *,
+        message: str | None = None,
+        model_id: str | None = None,
+        system_prompt: str | None = None,
+        reasoning_level: str | int | None = None,
+        budgets: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Goes on from a turn of a run that has ended, as a new run; see `AsyncClient.fork`."""
+        return self.wait(
+            self._core.fork(
+                run_id,
+                turn,
+                message=message,
+                model_id=model_id,
+                system_prompt=system_prompt,
+                reasoning_level=reasoning_level,
+                budgets=budgets,
             )
         )
 

@@ -17,11 +17,20 @@ from msgspec.structs import replace
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
 
 
+class Origin(Struct, frozen=True):
+    """Of a fork: the run that it goes on from, and its first turn that is not of that run, counted from 0."""
+
+    run: str
+    turn: int
+
+
 class CreatedBody(Struct, omit_defaults=True):
     """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
 
     plan: Raw
     sent: Raw | UnsetType = UNSET
+    origin: Origin | None = None
+    """The messages of a fork's plan are those of its origin before that turn."""
 
 
 class AskBody(Struct, omit_defaults=True):

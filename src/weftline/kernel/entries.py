@@ -26,7 +26,7 @@ from weftline.kernel.context import (
 )
 from weftline.messages import Usage
 
-FORMAT = 3
+FORMAT = 4
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -236,6 +236,8 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     """For a repeated attempt: the class of the failure before it, or `abandoned`."""
     choice: int = 0
     """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
+    offered: str = ""
+    """Of the run's first attempt: the digest of the instructions and the tools that models are offered."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):

@@ -91,7 +91,8 @@ class Conversation:
         """How many of them the run began with: its thread's history and its own input."""
         self._native: dict[str, list[bytes | None]] = {}
         """Each message as encoded for the model that was asked last, by that model."""
-        self.call_ids: dict[str, None] = {}
+        said = [message for message in self.messages if isinstance(message, Assistant)]
+        self.call_ids: dict[str, None] = dict.fromkeys([call.id for message in said for call in message.calls])
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []

@@ -257,7 +257,7 @@ class _ModelCall:
         asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
-        problem = "" if asked else await _misfit(work, text)
+        problem = "" if asked else await misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
@@ -371,7 +371,7 @@ MAX_JSON_CHARS = 4 * 1024 * 1024
 """Of a call's arguments, or of an answer that has to fit a schema: several times what a model can write at once."""
 
 
-async def _misfit(work: WorkingSet, text: str) -> str:
+async def misfit(work: WorkingSet, text: str) -> str:
     """How the answer breaks the run's output schema; "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:

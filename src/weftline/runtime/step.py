@@ -40,6 +40,7 @@ from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
+from weftline.runtime.offering import offered_digest
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
@@ -111,8 +112,12 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case AwaitOpened():
             return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptStarted():
+            toolbox = work.toolbox or EMPTY
+            offered = ""
+            if not state.totals.attempts:
+                offered = offered_digest(conversation.system or work.plan.system, toolbox)
             model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
+            return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
