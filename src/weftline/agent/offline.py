@@ -64,9 +64,9 @@ class _OfflineTools(AgentTools):
         complete = not outside and not has_tools_elsewhere(plan)
         return Known(toolbox, complete=complete, system=system)
 
-    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None]:
-        found, only = await super()._walk(setup, path)
-        return Setup(found.agent, deps=None, behavior=found.behavior), only
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
+        found, only, _ = await super()._walk(setup, path)
+        return Setup(found.agent, deps=None, behavior=found.behavior), only, False  # nobody observes a replay
 
 
 class _OnlySkills(Opened):
