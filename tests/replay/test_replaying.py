@@ -136,10 +136,9 @@ async def answered(engine: Engine, run: Run[Any]) -> None:
 
 
 async def denied(engine: Engine, run: Run[Any]) -> None:
-    paid, asked = await engine.awaits(run_id=run.id)
+    paid, _ = await engine.awaits(run_id=run.id)
     await run.deny(paid.id, "Too much.")
-    await run.steer("Hurry.")
-    await run.answer(asked.id, "red")
+    await run.steer("Hurry.")  # the question is withdrawn
 
 
 @pytest.mark.parametrize("say", [cancelled, answered, denied])
