@@ -33,6 +33,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import Call, Question, State
 
 _ANSWERS = frozenset[How]({"returned", "failed"})
@@ -70,6 +71,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is CallGated:
         gated = _call(s, head)
         return gated is not None and gated.gated and not s.control.cancel
+    if type(head) is PolicyDecided:
+        return _judges(s, head)
     if type(head) is AwaitClosed:
         return _answers(s, head)
     if type(head) is AwaitPassed:
@@ -126,6 +129,13 @@ def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
         return False
     lost = call.stage == "started" and call.lost and call.effect == "reconcile" and call.attempt == attempt
     return lost and not call.awaiting and head.id not in s.questions.open
+
+
+def _judges(s: State, head: PolicyDecided) -> bool:
+    rule = s.limits.policy
+    if rule is None or not rule.engine or s.control.cancel or s.step != "batch" or s.guards.final or s.policy.reached:
+        return False
+    return head.turn == s.turn - 1 and s.policy.decided < head.turn and s.batch.asked == len(s.batch.calls)
 
 
 def _closes(s: State, head: CallClosed, attempt: int) -> bool:

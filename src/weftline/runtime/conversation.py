@@ -40,6 +40,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import PolicyDecided
 from weftline.messages import (
     Assistant,
     Image,
@@ -64,6 +65,7 @@ _PARTS = (
     AwaitClosed,
     ChildEnded,
     CallClosed,
+    PolicyDecided,
     LoopDetected,
     FinalForced,
     MessageQueued,
@@ -79,7 +81,7 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 _TYPES = frozenset(_PARTS)
 
 _NOT_COUNTED = frozenset[How](
-    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"}
+    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
 )
 
 
@@ -92,6 +94,8 @@ class Conversation:
         self._native: dict[str, list[bytes | None]] = {}
         """Each message as encoded for the model that was asked last, by that model."""
         self.call_ids: dict[str, None] = {}
+        self.labels: dict[str, str] = {}
+        """What the policy engine has added to the run's labels."""
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
@@ -269,6 +273,8 @@ class Conversation:
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case PolicyDecided():
+                self.labels.update(bodies.decode_policy(body).labels if body else {})
             case InstructionsRendered():
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
