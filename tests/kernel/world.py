@@ -268,6 +268,8 @@ class World:
 
     def offer(self, head: Fact, *, attempt: int = 0) -> bool:
         """Something from outside the kernel; False when it rests on nothing any more and was refused."""
+        if isinstance(head, CallStarted) and policies.is_due(self.state, self.clock):
+            self.append(New(TimerFired(self.clock)))
         if not accepts(self.state, head, attempt=attempt):
             return False
         self.append(New(head))

@@ -8,6 +8,7 @@ First come, first served; a refused fact changes nothing.
 
 from __future__ import annotations
 
+from weftline.kernel import policies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -154,7 +155,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
     that carries out a call is made.
     """
     call = _call(s, head)
-    if call is None or s.control.cancel or s.control.paused:
+    if call is None or s.control.cancel or s.control.paused or policies.is_late(s):
         return False
     if call.child is not None:
         return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1

@@ -123,7 +123,8 @@ def is_due(s: State, at: int) -> bool:
     rule, time = s.limits.policy, s.policy.time
     if rule is None or time.since is None:
         return False
-    limits = [_limit_us(s), None if rule.time_budget_us is None else rule.time_budget_us + _grace_us(rule)]
+    budget = rule.time_budget_us
+    limits = (_limit_us(s),) if budget is None else (budget, budget + _grace_us(rule))
     now_us = time.us + at - time.since
     return any(limit is not None and time.us < limit <= now_us for limit in limits)
 
