@@ -59,7 +59,7 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.policy import PolicyDecided
+from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -280,7 +280,9 @@ class World:
     def crash(self, effects: dict[str, Effect] | None = None) -> None:
         """The process dies and another one takes over, with tools that now declare `effects` (default: as before)."""
         self.running.clear()
-        if self.state.in_flight or self.state.keeps_time:
+        if self.state.keeps_time:
+            self.append(New(RunUnattended()))
+        if self.state.in_flight:
             present = DECLARED if effects is None else effects
             started = {self.state.batch.calls[index].name for index in self.state.batch.running}
             known: dict[str, Effect] = {name: present[name] for name in sorted(started) if name in present}

@@ -24,7 +24,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
-from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule
+from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
 FORMAT = 4
@@ -552,6 +552,7 @@ Fact: TypeAlias = (
     | ContextRestored
     | CapReached
     | PolicyDecided
+    | RunUnattended
     | RunEnded
 )
 

@@ -53,7 +53,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.policy import CapReached, PolicyDecided
+from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     MAX_COST_NUSD,
     Answer,
@@ -343,6 +343,10 @@ def _policy_decided(s: State, head: PolicyDecided, at: int) -> State:
     return policies.decided(s, head) or _broken(s, f"the policy of turn {head.turn} was decided out of turn")
 
 
+def _run_unattended(s: State, head: RunUnattended, at: int) -> State:
+    return replace(s, version=s.version + 1)
+
+
 def _run_ended(s: State, head: RunEnded, at: int) -> State:
     return replace(
         s,
@@ -393,6 +397,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     ContextRestored: _context_restored,
     CapReached: _cap_reached,
     PolicyDecided: _policy_decided,
+    RunUnattended: _run_unattended,
     RunEnded: _run_ended,
 }
 """By type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""

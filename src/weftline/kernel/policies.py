@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from weftline import prompts_policy
 from weftline.kernel import compaction
 from weftline.kernel.endings import await_closed, blocked, closed, end, settled
-from weftline.kernel.entries import CallClosed, Fact, How, RunAdopted
-from weftline.kernel.policy import GRACE_US, Cap, CapReached, PolicyDecided, PolicyRule
+from weftline.kernel.entries import CallClosed, Fact, How
+from weftline.kernel.policy import GRACE_US, Cap, CapReached, PolicyDecided, PolicyRule, RunUnattended, tighter
 from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New, State
 
 _COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
@@ -37,8 +37,9 @@ def out_of_time(s: State) -> Decision | None:
     if rule is None or not _is_over(s):
         return None
     if s.guards.final:
-        unanswered = s.attempt.open or s.step == "model" or (s.step == "batch" and not s.batch.unclosed)
-        return _no_answer(s) if unanswered else None
+        if s.attempt.open:
+            return Decision((New(settled(s, "abandoned")),))
+        return _no_answer(s) if s.step == "model" or (s.step == "batch" and not s.batch.unclosed) else None
     append: list[New] = []
     if s.compaction.open:
         append.append(New(compaction.settled(s, "abandoned")))
@@ -130,15 +131,11 @@ def is_due(s: State, at: int) -> bool:
 
 
 def call_cap(s: State) -> int | None:
-    return _tighter(s.limits.policy and s.limits.policy.max_tool_calls, s.policy.max_calls)
+    return tighter(s.limits.policy and s.limits.policy.max_tool_calls, s.policy.max_calls)
 
 
 def failure_cap(s: State) -> int | None:
-    return _tighter(s.limits.policy and s.limits.policy.max_consecutive_failed_tool_calls, s.policy.max_failures)
-
-
-def _tighter(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else min(one, other)
+    return tighter(s.limits.policy and s.limits.policy.max_consecutive_failed_tool_calls, s.policy.max_failures)
 
 
 def _limit_us(s: State) -> int | None:
@@ -148,7 +145,8 @@ def _limit_us(s: State) -> int | None:
         return None
     budget, grace = rule.time_budget_us, rule.finalizer_grace_us
     if s.guards.final and budget is None:
-        return (s.policy.time.final_us or 0) + (rule.plan_timeout_us if grace is None else grace)
+        bound = rule.plan_timeout_us if grace is None else grace
+        return None if bound is None else (s.policy.time.final_us or 0) + bound
     if budget is None:
         return None
     in_grace = bool(s.guards.final) or s.policy.reached == "time_budget"
@@ -193,18 +191,19 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
 
 
 def _needed(s: State, left: list[int]) -> int:
-    """How many of these calls will count. Those that a tool budget refuses do not, as far as that can be told now."""
+    """How many of these calls will count. Those that a tool budget refuses do not, unless gates or people may change
+    which ones these are."""
     calls = s.batch.calls
+    if any(call.gated or call.asks is not None for call in calls):
+        return len(left)
     used = Counter({tool: use.used for tool, use in s.guards.budgets.items()})
-    certain = not any(call.gated or call.asks is not None for call in calls)
     needed = 0
     for index in left:
         tool = calls[index].name
         limit = s.limits.tool_budgets.get(tool)
-        if limit is not None and used[tool] >= limit:
-            continue
-        needed += 1
-        used[tool] += certain
+        if limit is None or used[tool] < limit:
+            needed += 1
+            used[tool] += 1
     return needed
 
 
@@ -222,7 +221,7 @@ def keep_time(before: State, after: State, head: Fact, at: int) -> State:
     us = time.us
     if since is not None:
         # Nobody knows what an earlier process did after its last fact; but a wait before a retry goes on without it.
-        until = at if type(head) is not RunAdopted else min(at, before.attempt.retry_at or 0)
+        until = at if type(head) is not RunUnattended else min(at, before.attempt.retry_at or 0)
         us += max(until - since, 0)
     now = at if since is None else max(at, since)
     final_us = us if after.guards.final and time.final_us is None else time.final_us
@@ -259,8 +258,8 @@ def decided(s: State, head: PolicyDecided) -> State | None:
         allowed=head.allowed,
         disabled=head.disable_tools,
         failed=head.failed,
-        max_calls=_tighter(use.max_calls, most_calls),
-        max_failures=_tighter(use.max_failures, most_failures),
+        max_calls=tighter(use.max_calls, most_calls),
+        max_failures=tighter(use.max_failures, most_failures),
     )
     return replace(s, version=s.version + 1, policy=use)
 

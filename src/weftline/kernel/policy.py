@@ -12,8 +12,12 @@ from msgspec import Struct
 
 Cap: TypeAlias = Literal["time_budget", "tool_cap", "failure_cap", "policy"]
 """What of a policy brought a run to its end."""
-PLAN_TIMEOUT_US = 120_000_000
 GRACE_US = 10_000_000
+
+
+def tighter(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits, of which each may not be given."""
+    return one if other is None else other if one is None else min(one, other)
 
 
 class TagClause(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -33,8 +37,8 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether a turn whose calls all failed counts as one failure, or each failed call by itself."""
     time_budget_us: int | None = None
     """Of active time: what passes while the run waits for people, clients or a resume does not count."""
-    plan_timeout_us: int = PLAN_TIMEOUT_US
-    """For one attempt of a model call."""
+    plan_timeout_us: int | None = None
+    """For one attempt of a model call, if the server does not give it less."""
     tool_timeout_us: int | None = None
     per_tool_timeout_us: dict[str, int] = {}
     """By the name of a tool, or by the beginning of one with a `*` behind it."""
@@ -55,6 +59,38 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         return all(
             (one.allowed_any is None or not tags.isdisjoint(one.allowed_any)) and tags.isdisjoint(one.denied_any)
             for one in clauses
+        )
+
+    def within(self, above: PolicyRule | None) -> PolicyRule:
+        """The tighter of each: what a run is allowed that asked for this under the policy `above`."""
+        if above is None:
+            return self
+        clauses = [*above.tag_clauses, *self.tag_clauses]
+        if above.allowed_tags is not None and self.allowed_tags is not None:
+            clauses.append(TagClause(above.allowed_tags))
+        tool = above.restrict_to_tool if self.restrict_to_tool is None else self.restrict_to_tool
+        if above.restrict_to_tool not in (None, tool):
+            clauses.append(TagClause(()))
+        rules = {**above.per_tool_timeout_us, **self.per_tool_timeout_us}
+        for name in above.per_tool_timeout_us.keys() & self.per_tool_timeout_us.keys():
+            rules[name] = min(above.per_tool_timeout_us[name], self.per_tool_timeout_us[name])
+        return PolicyRule(
+            max_tool_calls=tighter(above.max_tool_calls, self.max_tool_calls),
+            per_turn_max_tool_calls=tighter(above.per_turn_max_tool_calls, self.per_turn_max_tool_calls),
+            max_consecutive_failed_tool_calls=tighter(
+                above.max_consecutive_failed_tool_calls, self.max_consecutive_failed_tool_calls
+            ),
+            failure_counting="call" if "call" in (above.failure_counting, self.failure_counting) else "turn",
+            time_budget_us=tighter(above.time_budget_us, self.time_budget_us),
+            plan_timeout_us=tighter(above.plan_timeout_us, self.plan_timeout_us),
+            tool_timeout_us=tighter(above.tool_timeout_us, self.tool_timeout_us),
+            per_tool_timeout_us=rules,
+            finalizer_grace_us=tighter(above.finalizer_grace_us, self.finalizer_grace_us),
+            restrict_to_tool=tool,
+            allowed_tags=above.allowed_tags if self.allowed_tags is None else self.allowed_tags,
+            denied_tags=tuple(dict.fromkeys((*above.denied_tags, *self.denied_tags))),
+            tag_clauses=tuple(clauses),
+            engine=above.engine or self.engine,
         )
 
     @property
@@ -92,6 +128,13 @@ class CapReached(_Head, frozen=True, tag="cap.reached"):
     limit: int = 0
     """Calls, failures, or microseconds of active time."""
     used: int = 0
+
+
+class RunUnattended(_Head, frozen=True, tag="run.unattended"):
+    """No process was there since the entry before, although the clock of the run was running: that was no active time.
+
+    Whoever goes on in the place of another process says so first.
+    """
 
 
 class PolicyDecided(_Head, frozen=True, tag="policy.decided"):

@@ -351,7 +351,7 @@ class State(Room, frozen=True):
 
     @property
     def keeps_time(self) -> bool:
-        """Whether its clock is running, so that a new process would have to say that nothing happened meanwhile."""
+        """Whether its clock is running, so that a new process has to say that nobody was there meanwhile."""
         return self.policy.time.since is not None
 
     @property

@@ -96,6 +96,8 @@ class Conversation:
         self.call_ids: dict[str, None] = {}
         self.labels: dict[str, str] = {}
         """What the policy engine has added to the run's labels."""
+        self.unavailable: tuple[str, ...] = ()
+        """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
@@ -264,6 +266,8 @@ class Conversation:
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
+                if head.how in ("unknown", "excluded"):
+                    self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
@@ -274,6 +278,7 @@ class Conversation:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
             case PolicyDecided():
+                self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
             case InstructionsRendered():
                 rendered = bodies.decode_rendered(body)

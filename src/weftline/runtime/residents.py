@@ -17,6 +17,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
+from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
@@ -159,7 +160,13 @@ class Residents:
             self._runs[key] = run
             self._kept.keep(run)
             self.driver.record(run, ends)
+            self._cut_children(run)
         return run
+
+    def _cut_children(self, run: LiveRun) -> None:
+        """Cancels the children of a run whose time is up; its own calls are closed already."""
+        if run.state.policy.reached == "time_budget" and run.state.open_children:
+            self._spawn(self._lineage.cancel(run.state.open_children))
 
     def _let_go(self, run: LiveRun) -> None:
         """Drops a parked run from memory, unless there is something to do for it after all."""
@@ -377,6 +384,8 @@ class Residents:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
+        if run.state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
+            self._cut_children(run)
         for child in write.children:
             self._spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.told_parent(run, write):

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
-from weftline.kernel import bodies
+from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -69,7 +69,7 @@ class Step(Struct):
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
-    if state.batch.grants and _outlives_a_grant(state, at):
+    if (state.batch.grants and _outlives_a_grant(state, at)) or policies.is_due(state, at):
         facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
         entries.append(draft)
@@ -223,7 +223,8 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
 def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     conversation = work.conversation
     if head.status == "succeeded":
-        return bodies.encode(bodies.EndedBody(text=conversation.last_text))
+        # A run that a tool has ended has no answer: what was said along with the call is not one.
+        return bodies.encode(bodies.EndedBody(text="" if head.call else conversation.last_text))
     if head.status == "cancelled":
         return b"{}"
     if head.code == "truncation" and not conversation.failure:

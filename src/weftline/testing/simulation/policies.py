@@ -17,14 +17,13 @@ from weftline.kernel.entries import (
     CallStarted,
     Fact,
     FinalForced,
-    RunAdopted,
     RunCreated,
     RunEnded,
     RunPaused,
     RunResumed,
     TurnCompleted,
 )
-from weftline.kernel.policy import GRACE_US, CapReached, PolicyDecided, PolicyRule
+from weftline.kernel.policy import GRACE_US, CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.testing.simulation.trace import require
 
 
@@ -54,7 +53,6 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.us = 0
-        self.final = ""
         self._since: int | None = None
         self._asking = 0
         self._begun = False
@@ -67,12 +65,16 @@ class Stopwatch:
     def read(self, entry: Logged) -> None:
         head, at = entry.head, entry.at
         if self._since is not None:
-            until = min(at, self._retry_at) if isinstance(head, RunAdopted) else at
+            until = min(at, self._retry_at) if isinstance(head, RunUnattended) else at
             self.us += max(until - self._since, 0)
             at = max(at, self._since)
         self._note(head)
         waits = not (self._asking or self._running - self._doubted) and (self._paused or bool(self._questions))
         self._since = None if waits or not self._begun else at
+
+    @property
+    def is_running(self) -> bool:
+        return self._since is not None
 
     def _note(self, head: Fact) -> None:
         match head:
@@ -100,8 +102,6 @@ class Stopwatch:
                 self._paused = True
             case RunResumed():
                 self._paused = False
-            case FinalForced():
-                self.final = self.final or head.reason
             case _:
                 pass
 
