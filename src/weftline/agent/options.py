@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook
+from weftline.agent.policy import Policy
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.providers.base import Provider
@@ -39,6 +40,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     model: str | Provider
     settings: Settings
     limits: Limits
+    policy: Policy
+    """As far as it is tighter than the agent's."""
     behavior: Behavior
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any]]

@@ -119,6 +119,12 @@ def deadline_at(s: State) -> int | None:
     return time.since + limit - time.us
 
 
+def time_left_us(s: State) -> int | None:
+    """What was left of the time budget at the latest fact; None if there is none."""
+    budget = None if s.limits.policy is None else s.limits.policy.time_budget_us
+    return None if budget is None else max(budget - s.policy.time.us, 1)
+
+
 def is_due(s: State, at: int) -> bool:
     """Whether the time is up at `at`, and the state does not know it yet: its timer is late, or nobody was there."""
     rule, time = s.limits.policy, s.policy.time

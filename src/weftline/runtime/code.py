@@ -116,6 +116,8 @@ class ChildLimits(Struct, frozen=True):
     max_children: int
     max_cost_nusd: int | None
     """What it may still spend itself."""
+    time_left_us: int | None = None
+    """Of its time budget."""
 
 
 class ChildEnd(Struct, frozen=True):
