@@ -33,6 +33,7 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     parameters: Raw | UnsetType = UNSET
     output_schema: Raw | UnsetType = UNSET
     long_running: bool = False
+    tags: tuple[str, ...] = ()
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):

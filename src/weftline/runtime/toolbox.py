@@ -141,6 +141,7 @@ class ServerTools:
                         parameters=None if ref.parameters is UNSET else ref.parameters,
                         output_schema=None if ref.output_schema is UNSET else ref.output_schema,
                         long_running=ref.long_running,
+                        tags=ref.tags,
                     )
                 ]
             case A2ALocalRef():
