@@ -51,16 +51,17 @@ class LoopThread:
             finally:
                 ended.set()
 
-        try:
-            waiting = [self.submit(watched())]
-        except RuntimeError:
-            work.close()
-            raise
-        with _interrupting(lambda: self._cancel(waiting)):
+        waiting: list[Future[T]] = []
+        with _interrupting(lambda: self._cancel(waiting)) as interrupted:
             try:
+                waiting.append(self.submit(watched()))
+                if interrupted():
+                    self._cancel(waiting)
                 return waiting[0].result()
             except BaseException:
-                if waiting[0].cancel():
+                if not waiting:
+                    work.close()
+                elif waiting[0].cancel():
                     ended.wait(_TIDY_S)
                 raise
             finally:
@@ -90,18 +91,18 @@ class LoopThread:
 
 
 @contextmanager
-def _interrupting(cancel: Callable[[], None]) -> Generator[None]:
-    """Ctrl-C calls `cancel` and is raised at the end, a second one at once.
+def _interrupting(cancel: Callable[[], None]) -> Generator[Callable[[], bool]]:
+    """Yields whether there was a Ctrl-C. It calls `cancel` and is raised at the end, a second one at once.
 
     Python raises it wherever the main thread happens to be; in a callback of a weak reference it would be printed and
     lost, and the wait would go on.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: False
         return
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # the program has its own idea of it
-        yield
+        yield lambda: False
         return
     interrupted = False
 
@@ -114,7 +115,7 @@ def _interrupting(cancel: Callable[[], None]) -> Generator[None]:
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, before)
         if interrupted:

@@ -48,7 +48,7 @@ async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Pa
 
     first = Agent("lab:script", name="billing", tools=[hangs])
     model = ScriptedModel([calls("pay", amount=5), "Paid."])
-    async with Engine(tmp_path, agents=[first], models=catalog(model)) as engine:
+    async with Engine(tmp_path, agents=[first], models=catalog(model), drain_s=0) as engine:
         run = await engine.start(first, "Pay.")
         await begun.wait()
 
@@ -77,7 +77,7 @@ async def test_a_run_of_an_agent_that_is_not_here_waits_and_can_be_cancelled(tmp
 
     model = ScriptedModel([calls("wait"), "Done."])
     agent = Agent("lab:script", name="billing", tools=[wait])
-    async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
+    async with Engine(tmp_path, agents=[agent], models=catalog(model), drain_s=0) as engine:
         run = await engine.start(agent, "Go.")
         other = await engine.start(agent, "Go.")
         await begun.wait()

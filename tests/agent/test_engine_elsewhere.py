@@ -75,7 +75,7 @@ def test_a_run_in_progress_when_a_blocking_engine_is_left_goes_on_in_the_next(tm
     model = ScriptedModel([calls("pay"), "Paid."])
     first = Agent("lab:script", name="billing", tools=[hangs])
     with (
-        Engine(tmp_path, agents=[first], models=catalog(model)) as engine,
+        Engine(tmp_path, agents=[first], models=catalog(model), drain_s=0) as engine,
         first.stream_sync("Pay.", engine=engine) as run,
     ):
         assert begun.wait(WAIT_S)

@@ -185,7 +185,7 @@ async def test_what_a_run_has_read_is_known_to_the_next_process(tmp_path: Path) 
     model = ScriptedModel([calls("read_file", path="f"), calls("wait"), change, "Done."])
     agent = Agent(model, name="editor", tools=[files(place, require_read_before_edit=True), wait])
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path / "data", agents=[agent]) as engine:
+        async with Engine(tmp_path / "data", agents=[agent], drain_s=0) as engine:
             run = await engine.start(agent, "Go.")
             await begun.wait()
         free.set()

@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from weftline import Agent, Engine, OutputReady, ToolGate, WeftlineError, tool
-from weftline.agent import engine as engine_of_agents
 from weftline.agent.hooks import ResultsStored, RunStarted, TurnEnded
 from weftline.agent.results import InvalidOutput
 from weftline.testing import ScriptedModel, calls
@@ -112,10 +111,7 @@ async def test_the_same_key_and_input_are_the_same_run_in_memory_too() -> None:
         assert (await engine.start(agent, "Go.", key="k")).id == first.id
 
 
-async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
+async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
     @tool(effect="idempotent")
@@ -130,7 +126,7 @@ async def test_a_model_object_of_a_durable_agent_is_found_by_the_next_process(
         return Agent(ScriptedModel([calls("wait"), "Done."]), name="billing", tools=[wait])
 
     agent = billing()
-    async with Engine(tmp_path, agents=[agent]) as engine:
+    async with Engine(tmp_path, agents=[agent], drain_s=0) as engine:
         run = await engine.start(agent, "Go.")
         with pytest.raises(WeftlineError, match="as an object"):
             await engine.start(agent, "Go.", model=ScriptedModel(["x"]))
@@ -185,10 +181,7 @@ async def test_plain_text_keeps_its_fences() -> None:
     assert (await Agent(ScriptedModel([FENCED])).run("Go.")).text == FENCED
 
 
-async def test_the_end_of_a_turn_is_told_by_the_process_that_sees_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
+async def test_the_end_of_a_turn_is_told_by_the_process_that_sees_it(tmp_path: Path) -> None:
     begun = asyncio.Event()
     told: list[tuple[str, int]] = []
 
@@ -207,7 +200,7 @@ async def test_the_end_of_a_turn_is_told_by_the_process_that_sees_it(
         return agent
 
     agent = billing()
-    async with Engine(tmp_path, agents=[agent]) as engine:
+    async with Engine(tmp_path, agents=[agent], drain_s=0) as engine:
         run = await engine.start(agent, "Go.")
         await begun.wait()
     assert told == []

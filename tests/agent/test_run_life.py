@@ -14,7 +14,6 @@ import pytest
 
 from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, RunInfo, ToolGate, tool
 from weftline.agent import deps as deps_of_runs
-from weftline.agent import engine as engine_of_agents
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
@@ -153,8 +152,7 @@ async def test_deps_are_left_with_what_the_run_ended_with(ends: str) -> None:
             assert error is None
 
 
-async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_of_agents, "_CANCEL_S", 0)
+async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
     told: list[str] = []
     begun = asyncio.Event()
 
@@ -171,7 +169,7 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs(monkeypatch:
         await asyncio.Event().wait()
         return "never"
 
-    async with Engine() as engine:
+    async with Engine(drain_s=0) as engine:
         await engine.start(Agent(ScriptedModel([calls("wait")]), deps=database, tools=[wait]), "Go.")
         await begun.wait()
     assert told == ["entered", "left"]

@@ -530,23 +530,17 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
 # Surviving
 
 
-@pytest.fixture
-def quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.agent.engine._CANCEL_S", 0.05)
-
-
-@pytest.mark.usefixtures("quick_to_close")
 async def test_children_go_on_in_the_next_process_and_nothing_is_done_twice(tmp_path: Path) -> None:
     first = Hanging()
     agent, model = nested(first)
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
             run = await engine.start(agent, "Go.")
             await first.begun.wait()
         second = Hanging()
         second.free.set()
         today, _ = nested(second)
-        async with Engine(tmp_path, agents=[today], models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, agents=[today], models=catalog(lab=model), drain_s=0.05) as engine:
             assert await engine.unclaimed() == []
             result = await engine.attach(run.id).result()
     assert result.text == "Top."
@@ -554,36 +548,34 @@ async def test_children_go_on_in_the_next_process_and_nothing_is_done_twice(tmp_
     assert asked(model.requests) == ["Go.", "1", "2", "2", "1", "Go."]
 
 
-@pytest.mark.usefixtures("quick_to_close")
 async def test_a_parent_that_is_not_in_memory_hears_of_its_childs_end(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
             run = await engine.start(agent, "Go.")
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:  # nobody knows the agent
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:  # nobody knows the agent
             assert len(await engine.unclaimed()) == 3
             await engine.attach(child).cancel()
             assert await engine.unclaimed() == [run.id]
-        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:
             result = await engine.attach(run.id).result()
     assert [call.result for call in result.calls] == [prompts.child_cancelled("spawn")]
 
 
-@pytest.mark.usefixtures("quick_to_close")
 async def test_a_subagent_that_is_gone_fails_with_a_reason_and_its_parent_goes_on(tmp_path: Path) -> None:
     hanging = Hanging()
     worker = Agent("lab:script", name="worker", tools=[hanging.tool])
     model = ByTask({"Go.": [calls("worker", task="1"), "Top."], "1": [calls("hang"), "One."]})
     agent = Agent("lab:script", name="boss", tools=[worker.as_tool("Works.")])
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
             run = await engine.start(agent, "Go.")
             await hanging.begun.wait()
         alone = Agent("lab:script", name="boss")
-        async with Engine(tmp_path, agents=[alone], models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, agents=[alone], models=catalog(lab=model), drain_s=0.05) as engine:
             result = await engine.attach(run.id).result()
     assert result.text == "Top."
     assert [call.ok for call in result.calls] == [False]
@@ -613,7 +605,6 @@ async def test_a_subagent_whose_model_is_missing_is_an_error_result() -> None:
     assert "could not be started" in result.calls[0].result
 
 
-@pytest.mark.usefixtures("quick_to_close")
 async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -626,7 +617,7 @@ async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_proces
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
             run = await engine.start(agent, "Go.")
             await hanging.begun.wait()
             with monkeypatch.context() as patched:
@@ -634,7 +625,7 @@ async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_proces
                 cancelling = asyncio.create_task(run.cancel())
                 await died.wait()
                 cancelling.cancel()
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:  # not even the agent is needed
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:  # not even the agent is needed
             results = [await engine.attach(run.id).result()]
             for _ in range(2):
                 (child,) = await children_of(engine, results[-1].run_id)
@@ -642,12 +633,11 @@ async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_proces
     assert [result.status for result in results] == ["cancelled"] * 3
 
 
-@pytest.mark.usefixtures("quick_to_close")
 async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_back(tmp_path: Path) -> None:
     hanging = Hanging()
     agent, model = nested(hanging)
     async with asyncio.timeout(PATIENCE_S):
-        async with Engine(tmp_path, models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
             run = await engine.start(agent, "Go.")
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
@@ -657,7 +647,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
             host._recovery._give_up(live)  # pyright: ignore[reportPrivateUsage]
             with pytest.raises(RunFailed):
                 await run.result()
-        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:
             assert (await engine.attach(child).result()).status == "cancelled"
 
 

@@ -36,8 +36,12 @@ def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answerin
     if answering:
         assert play(tmp_path, "answer", point=answering).returncode == -signal.SIGKILL
     done = play(tmp_path, "answer")
-    assert (done.returncode, done.stdout.startswith("returned:Paid 4.")) == (0, True), done.stderr
-    assert (tmp_path / "told.txt").read_text() == "paid 4\n"
+    assert done.returncode == 0, done.stderr
+    if "is in doubt" in done.stderr:  # the approval and the start of the call were one commit, and the kill came then
+        assert answering == "await.closed:after#1" and not (tmp_path / "told.txt").exists()
+    else:
+        assert done.stdout.startswith("returned:Paid 4.")
+        assert (tmp_path / "told.txt").read_text() == "paid 4\n"
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
     (opened,), (closed,) = log.of(AwaitOpened), log.of(AwaitClosed)

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
-_CANCEL_S = 5.0
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
 _PAGE = 200
@@ -74,7 +73,8 @@ class Engine:
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
-    how many runs may be carried out at once: the rest queue.
+    how many runs may be carried out at once: the rest queue. `drain_s` is how long work under way may go on when the
+    engine is left, before it is cancelled.
     """
 
     def __init__(
@@ -85,11 +85,13 @@ class Engine:
         models: Catalog | None = None,
         max_runs: int | None = None,
         workspace: str = "default",
+        drain_s: float = 5.0,
     ) -> None:
         self._directory = directory
         self._models = Models(models)
         self._max_runs = max_runs
         self._slug = workspace
+        self._drain_s = drain_s
         self._tools = AgentTools()
         self._tools.planner = self._plan_child
         self._tools.on_left = self._left
@@ -191,7 +193,7 @@ class Engine:
         await self._guests.aclose()
         host, self._host = self._host, None
         if host is not None:
-            await host.stop(drain_s=_CANCEL_S)
+            await host.stop(drain_s=self._drain_s)
             await self._tools.close()
         if self._stored is not None:
             await self._stored.aclose()
@@ -404,7 +406,7 @@ class Engine:
         if code is not None:
             await code.leaving.settled()
             with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
-                async with asyncio.timeout(_CANCEL_S):
+                async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
         self._forget_code(self._codes.pop(run_id, ""))
         if self._kept is not None:

@@ -127,7 +127,7 @@ class Driver:
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
                 if len(commands) == 1 and alone:
-                    facts = await self._outcome(run, commands[0])
+                    facts = await self._outcome(run, commands[0], run.state)
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
@@ -172,14 +172,14 @@ class Driver:
         """Appends facts as they are."""
         if not facts:
             return
-        self._take_over(run)
+        self.take_over(run)
         at = self._services.clock.now_us()
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
-    def _take_over(self, run: LiveRun) -> None:
+    def take_over(self, run: LiveRun) -> None:
         """Before the first fact of this process: says that nobody was there since the latest one of another."""
         if run.log.taken_over:
             run.log.taken_over = False
@@ -201,7 +201,7 @@ class Driver:
             self.record(run, facts)
             run.log.due_at = None if run.state.ended else 0
             return ()
-        self._take_over(run)
+        self.take_over(run)
         state = run.state
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
@@ -223,7 +223,7 @@ class Driver:
         for command in commands:
             key = _key(command)
             if key not in driving.tasks:
-                task = asyncio.create_task(self._do(run, command), name=f"{run.id} {key}")
+                task = asyncio.create_task(self._do(run, command, run.state), name=f"{run.id} {key}")
                 driving.tasks[key] = task
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
@@ -256,13 +256,14 @@ class Driver:
             run.driving.commands.pop(key, None)
         run.poke()
 
-    async def _do(self, run: LiveRun, command: Command) -> None:
-        self.record(run, await self._outcome(run, command))
+    async def _do(self, run: LiveRun, command: Command, state: State) -> None:
+        self.record(run, await self._outcome(run, command, state))
 
-    async def _outcome(self, run: LiveRun, command: Command) -> Sequence[Draft]:
-        """Carries out a command; returns its resulting fact if the run is still waiting for it."""
+    async def _outcome(self, run: LiveRun, command: Command, state: State) -> Sequence[Draft]:
+        """Carries out a command that was decided on in `state`; returns its resulting fact if the run is still waiting
+        for it."""
         try:
-            outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
+            outcome = await self._command(command, state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)

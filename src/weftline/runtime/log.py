@@ -223,9 +223,15 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of this loop iteration, so that one flush takes everything it produces.
-            self._kick_soon()
+            # Deferred to the end of the next iteration of the loop: one flush takes everything that this one produces,
+            # and what those append whom it has woken.
+            self._kick_later()
         return write
+
+    def _kick_later(self) -> None:
+        if not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._loop.call_soon, self._kick)
 
     def _kick_soon(self) -> None:
         if not self._kicked:

@@ -228,6 +228,7 @@ class Residents:
         if run.active:
             run.poke()
             return
+        self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
             deadline_at = earliest_deadline(run.state.questions)

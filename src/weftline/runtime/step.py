@@ -69,7 +69,7 @@ class Step(Struct):
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
-    if (state.batch.grants and _outlives_a_grant(state, at)) or policies.is_due(state, at):
+    if time_has_come(state, at):
         facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
         entries.append(draft)
@@ -85,8 +85,13 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
             state = take_in(state, work, draft, at=at)
 
 
+def time_has_come(state: State, at: int) -> bool:
+    """Whether something that the state takes for valid is over: the process was away, or the timer is late."""
+    return (bool(state.batch.grants) and _outlives_a_grant(state, at)) or policies.is_due(state, at)
+
+
 def _outlives_a_grant(state: State, at: int) -> bool:
-    """Whether an approval has lapsed that the state takes for valid: the process was away, or the timer is late."""
+    """Whether an approval has lapsed."""
     grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
     return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
 

@@ -177,7 +177,7 @@ async def test_what_a_program_activated_is_active_after_a_restart(tmp_path: Path
     found = skills(tmp_path / "skills")
     agent = Agent("lab:script", name="reader", tools=[found, hangs, pay])
     await found.activate("pdf")
-    async with Engine(tmp_path / "data", agents=[agent], models=models) as engine:
+    async with Engine(tmp_path / "data", agents=[agent], models=models, drain_s=0) as engine:
         run = await engine.start(agent, "Go.", key="1")
         await reached.wait()
     later = Agent("lab:script", name="reader", tools=[skills(tmp_path / "skills"), look, pay])

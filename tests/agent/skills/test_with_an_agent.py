@@ -70,7 +70,7 @@ async def test_what_is_active_is_active_after_a_restart(tmp_path: Path) -> None:
     models.add(model, name="lab")
     where = tmp_path / "skills"
     agent = Agent("lab:script", name="reader", tools=[skills(where), hangs])
-    async with Engine(tmp_path / "data", agents=[agent], models=models) as engine:
+    async with Engine(tmp_path / "data", agents=[agent], models=models, drain_s=0) as engine:
         run = await engine.start(agent, "Go.", key="1")
         await reached.wait()
     later = Agent("lab:script", name="reader", tools=[skills(where), look])

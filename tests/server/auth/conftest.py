@@ -75,6 +75,7 @@ async def world(
         catalogs = WorkspaceCatalogs(models)
         app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
         yield World(app, store, clock)
+        await engine.stop(drain_s=0)
     await models.aclose()
     await transport.aclose()
 
