@@ -459,7 +459,10 @@ BUGS = (
     Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
     Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=50),
     Bug(
-        "forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=1130
+        "forgets_deadlines_while_commands_run",
+        "D1 D2",
+        step=lambda: forgets_deadlines_while_commands_run,
+        first_seed=44,
     ),
     Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),

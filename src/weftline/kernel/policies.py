@@ -155,7 +155,7 @@ def _limit_us(s: State) -> int | None:
         return None if bound is None else (s.policy.time.final_us or 0) + bound
     if budget is None:
         return None
-    in_grace = bool(s.guards.final) or s.policy.reached == "time_budget"
+    in_grace = bool(s.guards.final or s.policy.reached)
     return budget + _grace_us(rule) if in_grace else budget
 
 
@@ -177,11 +177,11 @@ def _no_answer(s: State) -> Decision:
 def _cut_off(s: State, rule: PolicyRule) -> list[New]:
     """Answers the calls that have no result. A child run is cancelled by the runtime, and its call closed then."""
     append: list[New] = []
-    in_grace = s.policy.reached == "time_budget"
+    in_grace = not s.policy.reached
     for index, call in enumerate(s.batch.calls):
         if call.stage == "closed" or call.waits_for_child or call.child_ended:
             continue
-        if call.bookkeeping and not in_grace and (call.stage != "asked" or not rule.engine):
+        if call.bookkeeping and in_grace and (call.stage != "asked" or not rule.engine):
             continue  # it has until the grace is over, unless the engine might have something against it
         if call.awaiting:
             append.append(await_closed(s, index, "withdrawn"))
@@ -241,9 +241,14 @@ def _is_at_work(s: State) -> bool:
         return False
     if s.attempt.open or s.compaction.open:
         return True
-    if any(not s.batch.calls[index].awaiting for index in s.batch.running):
+    if any(_is_running(s, s.batch.calls[index]) for index in s.batch.running):
         return True
     return not s.control.paused and not s.questions.open
+
+
+def _is_running(s: State, call: Call) -> bool:
+    """What a crash cut off does not begin again before a resume."""
+    return not call.awaiting and not (call.lost and s.control.paused)
 
 
 def cap_reached(s: State, head: CapReached) -> State:

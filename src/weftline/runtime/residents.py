@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError
+from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
@@ -231,7 +232,8 @@ class Residents:
         self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
-            deadline_at = earliest_deadline(run.state.questions)
+            deadlines = (earliest_deadline(run.state.questions), policies.deadline_at(run.state))
+            deadline_at = min([one for one in deadlines if one is not None], default=None)
             if deadline_at is not None:
                 run.driving.due_at = deadline_at
                 self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
@@ -470,7 +472,12 @@ class Residents:
         return self.stopping or self.recovery.held
 
     def fire(self, run: LiveRun, now: int) -> None:
-        self.take(run, Draft(TimerFired(now)))
+        if now > run.state.now:
+            self.take(run, Draft(TimerFired(now)))
+        else:
+            self.consider(
+                run
+            )  # it knows the time, and a process that died, or a clock that was set, kept it from acting
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)

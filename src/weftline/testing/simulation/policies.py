@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     CallStarted,
     Fact,
     FinalForced,
+    RunAdopted,
     RunCreated,
     RunEnded,
     RunPaused,
@@ -58,6 +59,8 @@ class Stopwatch:
         self._begun = False
         self._running: set[tuple[int, int]] = set()
         self._doubted: set[tuple[int, int]] = set()
+        self._lost: set[tuple[int, int]] = set()
+        self._children: set[tuple[int, int]] = set()
         self._questions: set[str] = set()
         self._paused = False
         self._retry_at = 0
@@ -69,7 +72,8 @@ class Stopwatch:
             self.us += max(until - self._since, 0)
             at = max(at, self._since)
         self._note(head)
-        waits = not (self._asking or self._running - self._doubted) and (self._paused or bool(self._questions))
+        running = self._running - self._doubted - (self._lost if self._paused else set())
+        waits = not (self._asking or running) and (self._paused or bool(self._questions))
         self._since = None if waits or not self._begun else at
 
     @property
@@ -89,6 +93,11 @@ class Stopwatch:
                     self._questions.add(head.id)
             case CallStarted():
                 self._running.add((head.turn, head.index))
+                self._lost.discard((head.turn, head.index))
+                if head.child:
+                    self._children.add((head.turn, head.index))
+            case RunAdopted():
+                self._lost |= self._running - self._children - self._doubted
             case AwaitOpened():
                 self._questions.add(head.id)
                 self._doubted.add((head.turn, head.index))
