@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from weftline import (
     Agent,
     BasicPolicy,
+    Behavior,
     Caps,
     Limits,
     Policy,
@@ -19,6 +23,7 @@ from weftline import (
     PolicyTurn,
     RunFailed,
     TagClause,
+    ToolBudget,
     ToolContext,
     ToolFailed,
     tool,
@@ -28,6 +33,7 @@ from weftline.events import FinalForced, PolicyDecided
 from weftline.kernel.policy import PolicyRule
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.testing import ScriptedModel, calls
+from weftline.wire.policy_model import PolicyModel
 
 from .kit import results_in, scripted
 
@@ -159,7 +165,6 @@ def test_a_field_that_there_is_not_is_refused() -> None:
 
 
 @pytest.mark.requirement("run.filter.tags")
-@pytest.mark.requirement("run.unavailable.call")
 async def test_only_tools_that_the_filters_leave_are_offered_and_run() -> None:
     agent, model = scripted(
         both(calls("search", q="x"), calls("look", x=1), calls("nowhere")),
@@ -273,7 +278,6 @@ async def test_a_tool_that_is_at_work_when_the_time_is_up_is_cut_off() -> None:
 
 
 @pytest.mark.requirement("run.time.budget")
-@pytest.mark.requirement("run.time.plan_timeout")
 async def test_a_model_that_is_still_answering_when_the_time_is_up_is_asked_for_its_last_word() -> None:
     slow = SlowUntilItsLastWord(["Enough."])
     result = await Agent(slow).run("Go.", policy=Policy(time_budget_s=0.05))
@@ -289,7 +293,6 @@ async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -
     assert (failed.value.code, failed.value.result.reason) == ("time_budget", "time_budget")
 
 
-@pytest.mark.requirement("run.time.plan_timeout")
 async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_again() -> None:
     slow = ScriptedModel([SLOW, "There."])
     result = await Agent(slow).run("Go.", policy=Policy(plan_timeout_s=0.03))
@@ -298,15 +301,31 @@ async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_
 
 @pytest.mark.requirement("run.time.tool_timeout")
 @pytest.mark.requirement("run.batch.isolated")
-async def test_a_call_that_takes_longer_than_its_rule_is_an_error_of_its_own() -> None:
+async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense_is_an_error_of_its_own() -> None:
     @tool(effect="read", concurrent=True)
     async def web_get() -> str:
         """Hangs."""
         return await asyncio.get_running_loop().create_future()
 
-    agent, _ = scripted(both(calls("web_get"), calls("look")), tools=[web_get, look])
+    @tool(effect="read", concurrent=True)
+    def boom() -> str:
+        """Fails."""
+        raise KeyError("x")
+
+    @tool(effect="read", concurrent=True)
+    def odd() -> object:
+        """Returns what nobody can read."""
+        return {1, object()}
+
+    turn = both(calls("web_get"), calls("boom"), calls("odd"), calls("look"))
+    agent, _ = scripted(turn, tools=[web_get, boom, odd, look])
     result = await agent.run("Go.", policy=Policy(per_tool_timeout_s={"web_*": 0.03}))
-    assert {call.name: call.how for call in result.calls} == {"web_get": "timeout", "look": "returned"}
+    assert {call.name: call.how for call in result.calls} == {
+        "web_get": "timeout",
+        "boom": "failed",
+        "odd": "failed",
+        "look": "returned",
+    }
     assert (result.status, result.reason) == ("succeeded", "")
 
 
@@ -416,3 +435,23 @@ async def test_the_basic_engine_withholds_what_was_not_there_for_one_turn_and_la
         {"policy_engine": "basic"},
         {"policy_engine": "basic", "policy_hint": "tool_unavailable"},
     ]
+
+
+@pytest.mark.requirement("run.budget.counter")
+async def test_a_tool_has_one_budget_by_whatever_name_it_is_called_and_a_run_may_set_another() -> None:
+    agent, _ = scripted(
+        both(calls("Peek", x=1), calls("look", x=2), calls("Peek", x=3)),
+        tools=[look],
+        tool_aliases={"look": "Peek"},
+        behavior=Behavior(tool_budgets={"look": ToolBudget(2)}),
+    )
+    assert [call.how for call in (await agent.run("Go.")).calls].count("budget") == 1
+    own = await agent.run("Go.", behavior=Behavior(tool_budgets={"look": 1}))
+    assert [call.how for call in own.calls].count("budget") == 2
+
+
+def test_the_page_about_policies_has_every_rule_in_python_and_over_http() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
+    assert [*rows] == [field.name for field in fields(Policy)]
+    assert {*rows.values()} == {*PolicyModel.model_fields}

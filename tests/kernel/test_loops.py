@@ -180,6 +180,7 @@ def test_a_different_result_ends_a_streak_of_results() -> None:
     assert [head.count for head in world.heads(LoopDetected)] == [3]
 
 
+@pytest.mark.requirement("run.loop.counting")
 def test_loop_detection_can_be_switched_off() -> None:
     world = World(Limits(loop_soft=0)).play(*[A] * 20, *[call(Ask("look", {"p": n})) for n in range(20)], *[B, C] * 12)
     assert world.heads(LoopDetected) == []

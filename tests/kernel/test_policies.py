@@ -282,7 +282,6 @@ def test_what_passes_while_no_process_drives_a_run_is_not_active_time() -> None:
     assert world.state.policy.time.us == 4 * SECOND
 
 
-@pytest.mark.requirement("run.time.plan_timeout")
 def test_a_wait_before_a_retry_ends_when_the_time_is_up() -> None:
     world = under(time_budget_us=5 * SECOND)
     world.reply(Fault("timeout", retryable=True, retry_after_us=60 * SECOND))
