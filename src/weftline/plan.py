@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -33,6 +33,7 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     parameters: Raw | UnsetType = UNSET
     output_schema: Raw | UnsetType = UNSET
     long_running: bool = False
+    tags: tuple[str, ...] = ()
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):

@@ -38,12 +38,14 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.evolve import evolve, fold
+from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     Decision,
     FinishChild,
     Reconcile,
@@ -196,6 +198,8 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
             late.append((vocabulary.AwaitPassed(command.id), 0))
         elif isinstance(command, CheckOutput):
             late.append((OutputAccepted(command.turn), 0))
+        elif isinstance(command, ConsultPolicy):
+            late.append((PolicyDecided(command.turn), 0))
         elif isinstance(command, Compact):
             late.append((world.summary_outcome(command), 0))
         else:
@@ -269,7 +273,7 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     bring_to_its_end(world)
     laws.no_call_starts_twice_but_by_right(world.entries)
     # What is only asked may be asked again.
-    asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)
+    asked = (Reconcile, Consult, ConsultAwait, ConsultPolicy, StartChild, FinishChild, CheckOutput)
     work = [command for command in world.begun if not isinstance(command, asked)]
     assert len(set(work)) == len(work)
 
@@ -304,6 +308,8 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = world.closing(command.index), 1
         elif isinstance(command, CheckOutput):
             outcome, attempt = OutputAccepted(command.turn), 0
+        elif isinstance(command, ConsultPolicy):
+            outcome, attempt = PolicyDecided(command.turn), 0
         elif isinstance(command, ConsultAwait):
             outcome, attempt = vocabulary.AwaitPassed(command.id), 0
         elif isinstance(command, Compact):

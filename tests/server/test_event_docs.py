@@ -98,6 +98,7 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
         "child_ended",
         "context_compacted",
         "context_restored",
+        "policy_decision",
     }
 
 

@@ -22,6 +22,7 @@ from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
+from weftline.agent.judging import judged
 from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
@@ -36,7 +37,17 @@ from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd, ChildLimits, CodeAnswer, CodeFailed, Gated, PendingAwait, PendingCall
+from weftline.runtime.code import (
+    ChildEnd,
+    ChildLimits,
+    CodeAnswer,
+    CodeFailed,
+    Gated,
+    Judged,
+    PendingAwait,
+    PendingCall,
+    PendingTurn,
+)
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
@@ -312,6 +323,9 @@ class AgentCode:
             await self._shaped_point(failed)
             parts = parts_of(failed.result, before=parts, tool=call.name)
         return Gated("unknown", call.args, parts, is_error=True)
+
+    async def judge(self, turn: PendingTurn) -> Judged:
+        return await judged(getattr(self.owner, "policy_engine", None), turn, self.info)
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
         listeners = ((self._hooks, self.context), *self.above.listeners)

@@ -15,6 +15,7 @@ from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.output import OutputType
+from weftline.agent.policy import Policy, PolicyEngine
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
@@ -59,6 +60,8 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
@@ -78,6 +81,8 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
@@ -96,6 +101,8 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
@@ -119,6 +126,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.behavior = (behavior or Behavior()).over(base.behavior)
         self.settings = (settings or Settings()).over(base.settings)
         self.limits = limits or base.limits or Limits()
+        self.policy = policy
+        self.policy_engine = policy_engine
         self.fallbacks = tuple(fallbacks)
         self.eager = eager
         """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""

@@ -535,6 +535,7 @@ class Engine(EndedRuns):
             given=len(given),
             settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
+            policy=options.get("policy"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
             metadata=options.get("metadata"),

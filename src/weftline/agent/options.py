@@ -10,6 +10,7 @@ from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook
 from weftline.agent.context import RunContext
 from weftline.agent.given import AgentTool
+from weftline.agent.policy import Policy
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.providers.base import Provider
@@ -45,6 +46,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """In place of the agent's; an empty list offers none. With a durable engine some of the agent's own."""
     settings: Settings
     limits: Limits
+    policy: Policy
+    """As far as it is tighter than the agent's."""
     behavior: Behavior
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any]]

@@ -125,6 +125,13 @@ class RenderedBody(Struct, omit_defaults=True):
     """As in `ClosedBody`."""
 
 
+class PolicyBody(Struct, omit_defaults=True):
+    """Of `policy.decided`: what the engine adds to the run's labels, and whatever else it wants to be on record."""
+
+    labels: dict[str, str] = {}
+    metadata: Raw | UnsetType = UNSET
+
+
 class OpenedBody(Struct, omit_defaults=True):
     """Of `call.opened`: the final arguments (a JSON object), and the fields that an offer to a client carries."""
 
@@ -237,6 +244,7 @@ decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_gated = Decoder(GatedBody).decode
 decode_rendered = Decoder(RenderedBody).decode
+decode_policy = Decoder(PolicyBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_await = Decoder(AwaitBody).decode
 decode_answer = Decoder(AnswerBody).decode

@@ -69,6 +69,9 @@ class Call(Room, frozen=True):
     """How many were opened so far."""
     grant: Grant | None = None
     """The approval that it may begin with, until it does."""
+    bookkeeping: bool = False
+    """No cap counts it."""
+    terminal: bool = False
 
     @property
     def held(self) -> bool:
@@ -108,6 +111,10 @@ class Batch(Room, frozen=True):
     """How many of its calls are `held`."""
     grants: int = 0
     """How many have a grant."""
+    good: int = 0
+    """In a run with a policy: how many of those that count have succeeded."""
+    bad: int = 0
+    """And how many have failed."""
 
 
 class Question(Room, frozen=True):
@@ -206,6 +213,38 @@ class Guards(Room, frozen=True):
     """The reason for the forced final turn, once there is one."""
 
 
+class ActiveTime(Room, frozen=True):
+    """The clock of a run with a policy. It stands still while the run waits for somebody, and while nothing drives it.
+
+    It is read from the times of the facts, and so is as late as the latest one.
+    """
+
+    us: int = 0
+    since: int | None = None
+    """When it was last read; None while it stands still."""
+    final_us: int | None = None
+    """What it showed when the final turn was forced."""
+
+
+class PolicyUse(Room, frozen=True):
+    """What a run has used of its policy, and what its policy engine has made of it."""
+
+    calls: int = 0
+    failures: int = 0
+    """In a row."""
+    reached: str = ""
+    """The cap that brings the run to its end, once there is one."""
+    max_calls: int | None = None
+    """What the engine has made of the cap on calls, if it has tightened it."""
+    max_failures: int | None = None
+    decided: int = -1
+    """The latest turn that the engine was asked about; what follows is about that turn."""
+    allowed: tuple[str, ...] | None = None
+    disabled: bool = False
+    failed: bool = False
+    time: ActiveTime = ActiveTime()
+
+
 class Queued(Room, frozen=True):
     id: str
     mode: Literal["steer", "follow_up"]
@@ -300,6 +339,7 @@ class State(Room, frozen=True):
     control: Control = Control()
     totals: Totals = Totals()
     compaction: Compaction = Compaction()
+    policy: PolicyUse = PolicyUse()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -313,6 +353,11 @@ class State(Room, frozen=True):
             return True
         running = [self.batch.calls[index] for index in self.batch.running]
         return any(call.child is None and not call.awaiting for call in running)
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether its clock is running, so that a new process has to say that nobody was there meanwhile."""
+        return self.policy.time.since is not None
 
     @property
     def waits_for_people(self) -> bool:
@@ -341,7 +386,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 6
+FOLD = 7
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
@@ -383,6 +428,12 @@ class Consult(Struct, frozen=True):
     index: int
 
 
+class ConsultPolicy(Struct, frozen=True):
+    """Ask the agent's policy engine about the calls of `turn`."""
+
+    turn: int
+
+
 class StartChild(Struct, frozen=True):
     """Make the run that carries out a call, as its child."""
 
@@ -418,7 +469,16 @@ class Compact(Struct, frozen=True):
 
 
 Command: TypeAlias = (
-    CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait | CheckOutput | Compact
+    CallModel
+    | RunTool
+    | Reconcile
+    | Consult
+    | ConsultPolicy
+    | StartChild
+    | FinishChild
+    | ConsultAwait
+    | CheckOutput
+    | Compact
 )
 
 

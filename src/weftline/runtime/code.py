@@ -89,6 +89,31 @@ class CodeAnswer(Struct, frozen=True):
     reason: str = ""
 
 
+class PendingTurn(Struct, frozen=True):
+    """The calls of a turn, none of which has begun, as a policy engine sees them."""
+
+    turn: int
+    calls: tuple[PendingCall, ...]
+    tools: tuple[Tool, ...]
+    """All that the run may use."""
+    calls_left: int | None
+    failures_left: int | None
+    labels: Mapping[str, str]
+    unavailable: tuple[str, ...]
+    """What was called in the turn before, and was not there."""
+
+
+class Judged(Struct, frozen=True):
+    """What a policy engine says about a turn. None restricts nothing."""
+
+    allowed: tuple[str, ...] | None = None
+    calls_left: int | None = None
+    failures_left: int | None = None
+    disable_tools: bool = False
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+
+
 class ChildLimits(Struct, frozen=True):
     """What a run leaves to the runs that carry out its calls."""
 
@@ -96,6 +121,8 @@ class ChildLimits(Struct, frozen=True):
     max_children: int
     max_cost_nusd: int | None
     """What it may still spend itself."""
+    time_left_us: int | None = None
+    """Of its time budget."""
 
 
 class ChildEnd(Struct, frozen=True):
@@ -178,6 +205,10 @@ class RunCode(Protocol):
         ...
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
+
+    async def judge(self, turn: PendingTurn) -> Judged:
+        """What the agent's policy engine says. Whatever it raises blocks the calls of the turn."""
+        ...
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
         """What the agent's code says to a question for people; None if it has nothing to say."""

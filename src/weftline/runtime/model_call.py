@@ -42,12 +42,12 @@ from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.models import cost_nusd, model_id, resolve
+from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, is_carried_out_by_run
+from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
@@ -84,7 +84,7 @@ async def call_model(
         # It existed when the run was created: its provider was deleted, or the configuration changed.
         return call.failed(ProviderError("invalid_request", gone.message))
     call.model = model
-    limit_s = services.model_timeout_s
+    limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     code = (work.toolbox or EMPTY).code
     if code is not None:
@@ -132,7 +132,7 @@ async def call_model(
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except TimeoutError:
-        return await call.ended_badly(out_of_time(limit_s, answering))
+        return await call.ended_badly(out_of_time(limit_s, answering and not planned))
     except (Exception, asyncio.CancelledError) as raised:
         if is_being_cancelled():
             raise
@@ -446,6 +446,9 @@ async def prepare_calls(
             else:
                 args = prepared
             verdict = "invalid" if index in invalid else "ok"
+            if call.name in toolbox.excluded:
+                invalid.pop(index, None)
+                verdict = "excluded"
             concurrent = tool.concurrent and not sequential
             asked.append(
                 AskedCall(
@@ -456,8 +459,10 @@ async def prepare_calls(
                     tool.effect,
                     tool.client,
                     concurrent,
-                    gated,
+                    gated and verdict != "excluded",
                     is_carried_out_by_run(tool),
+                    bookkeeping=is_bookkeeping(tool),
+                    terminal=ends_run(tool),
                 )
             )
             if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:
