@@ -35,6 +35,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import New, State
 from weftline.plan import RunPlan, decode_plan
 from weftline.replay.divergence import Difference, Divergence, body_value, differences
@@ -298,7 +299,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted():
+        case InstructionsRendered() | ContextCompacted() | RunUnattended():
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(
