@@ -31,6 +31,7 @@ __all__ = [
     "Frame",
     "InvalidSpec",
     "LocalTool",
+    "LoggedCall",
     "ModelInfo",
     "ModelUsed",
     "Models",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
+    from weftline.client.ended import LoggedCall
     from weftline.client.errors import (
         ApiError,
         AuthError,
@@ -168,6 +170,7 @@ else:
         "Frame": "events",
         "InvalidSpec": "errors",
         "LocalTool": "tools",
+        "LoggedCall": "ended",
         "ModelInfo": "results",
         "ModelUsed": "results",
         "Models": "results",
