@@ -144,6 +144,9 @@ class WebhookDeliveries:
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
         """The response's status and what is wrong with it; "" if nothing."""
+        damaged = webhook.damaged or row.damaged
+        if damaged:
+            return None, f"What is stored of it is damaged: its {damaged} cannot be read."
         try:
             body = await self._render(webhook, row)
             secret, url = opened(self._at, webhook)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound
@@ -13,6 +13,7 @@ from weftline.redaction import shown_url
 from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
+from weftline.wire.damage import error_code
 from weftline.wire.limits import URL_PATTERN
 from weftline.wire.responses import Time, iso
 from weftline.wire.run_spec import Part
@@ -40,9 +41,11 @@ class Webhook(Struct, rename="camel"):
     events: tuple[Event, ...]
     enabled: bool
     created_at: Time
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read: then nothing is delivered; left out otherwise."""
 
 
-class CreatedWebhook(Webhook, rename="camel"):
+class CreatedWebhook(Webhook, rename="camel", kw_only=True):
     secret: str
 
 
@@ -60,6 +63,8 @@ class Delivery(Struct, rename="camel"):
     """`run.ended` or `await.opened`."""
     await_id: str | None
     """What it is about, if it is not the end of the run."""
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 
 
 class Webhooks(Struct):
@@ -94,11 +99,11 @@ def parse_delivery_id(text: str) -> int:
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
-    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at))
+    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), error_code(row.damaged))
 
 
 def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
-    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret)
+    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret=secret)
 
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
@@ -114,4 +119,5 @@ def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
         row.last_error,
         event_of(row),
         row.about or None,
+        error_code(row.damaged),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
 from weftline.store import crashpoints
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.records.pages import RowPage, fitting
 
@@ -31,6 +32,8 @@ class ApiKey(Struct, frozen=True):
     revoked_at: int | None
     gated: bool = False
     """Whether its workspace has API keys switched off."""
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one: the key lets nobody in. It can be revoked."""
 
 
 class NewKey(Struct, frozen=True, kw_only=True):
@@ -107,5 +110,17 @@ def _key(row: Row | None) -> ApiKey | None:
 
 def _row(row: Row) -> ApiKey:
     id, workspace, slug, name, prefix, usage, agents, created_at, revoked_at, gated = row
-    allowed = tuple(decode(agents, type=list[str]))
-    return ApiKey(id, workspace, slug, name, prefix, usage, allowed, created_at, revoked_at, bool(gated))
+    read = Columns()
+    return ApiKey(
+        id,
+        workspace,
+        slug,
+        read.text("name", name),
+        read.text("prefix", prefix),
+        read.text("usage", usage),
+        read.texts("agents", agents),
+        read.time("created_at", created_at),
+        read.time_or_none("revoked_at", revoked_at),
+        bool(gated),
+        read.damaged,
+    )

@@ -394,15 +394,17 @@ CREATE UNIQUE INDEX mcp_logins_by_address ON mcp_logins (workspace, digest);
 
 -- What people are asked at the moment: a projection of the log, written in the transactions of its facts.
 CREATE TABLE open_awaits (
+  key INTEGER PRIMARY KEY,
   workspace INTEGER NOT NULL,
   run INTEGER NOT NULL,
   id TEXT NOT NULL,
   root INTEGER NOT NULL,          -- the run at the top, if it is one of a child
   kind TEXT NOT NULL,             -- confirm, question, plan or doubt
+  tool TEXT NOT NULL,
   opened_at INTEGER NOT NULL,
   deadline_at INTEGER,
-  body BLOB NOT NULL,             -- as in the log
-  PRIMARY KEY (workspace, run, id)
-) STRICT, WITHOUT ROWID;
+  body BLOB NOT NULL              -- as in the log
+) STRICT;
 
+CREATE UNIQUE INDEX open_awaits_by_run ON open_awaits (workspace, run, id);
 CREATE INDEX open_awaits_by_root ON open_awaits (root);

@@ -10,7 +10,7 @@ from weftline.testing.store.subject import Subject, chain_of, commit, new_chain,
 def _asks(id: str, workspace: int, *, root: int = 1, kind: str = "confirm", deadline_at: int | None = None) -> NewAwait:
     tool = b"present_plan" if kind == "plan" else b"pay"
     body = b'{"prompt":"May it?","call":"call_0_0","name":"%b","args":{}}' % tool
-    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, body)
+    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, body, tool.decode())
 
 
 async def _ids(log: LogReader, wanted: AwaitFilter) -> list[tuple[int, str]]:
