@@ -48,9 +48,7 @@ def damage(db: Path, *, spared: dict[str, int]) -> dict[str, list[str]]:
                 rows: list[Any] = store.execute(f"SELECT id FROM {table} WHERE key = ?", (key,)).fetchall()
                 ids.setdefault(table, []).append(rows[0][0])
     # The run of an await: the inbox shows its agent.
-    store.execute(
-        "UPDATE runs SET agent = CAST(x'ff' AS TEXT) WHERE key = (SELECT max(run) FROM open_awaits)"
-    )
+    store.execute("UPDATE runs SET agent = CAST(x'ff' AS TEXT) WHERE key = (SELECT max(run) FROM open_awaits)")
     store.close()
     return ids
 

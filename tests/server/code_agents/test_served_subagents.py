@@ -55,6 +55,12 @@ shop = Agent(
     name="shop",
     tools=[cashier.as_tool("Pays.")],
 )
+payer = Agent(
+    ScriptedModel([calls("pay", amount=5), calls("pay", amount=6), "{{tool_results.0}}"]),
+    name="payer",
+    tools=[pay],
+    limits=Limits(four_eyes=True),
+)
 twin = Agent(
     ScriptedModel([calls("spawn", task="Be me."), "{{tool_results.0}}"]), name="twin", tools=[spawn()]
 )
@@ -104,7 +110,7 @@ async def test_copies_go_as_deep_as_the_limit(mine: Api) -> None:
 
 async def test_what_a_child_asks_is_answered_over_http_by_somebody_else(serving: ServerProcess, mine: Api) -> None:
     run = (await mine.post("agent-runs", {"agentId": "shop", "prompt": "Buy it."})).json["runId"]
-    asked = await _asked(mine)
+    asked = await _asked(mine, run)
     async with joined(serving, "team") as other:
         assert (asked["rootRunId"], asked["question"]) == (run, "Pay 5?") and asked["runId"] != run
         where = f"agent-runs/{asked['runId']}/awaits/{asked['id']}"
@@ -115,13 +121,51 @@ async def test_what_a_child_asks_is_answered_over_http_by_somebody_else(serving:
     assert (await mine.get("awaits")).json["awaits"] == []
 
 
-async def _asked(api: Api) -> Json:
-    """What a run below asks, once it does: the stream of the run above does not tell."""
+async def test_keys_and_apps_that_somebody_makes_are_no_second_pair_of_eyes(serving: ServerProcess) -> None:
+    async with joined(serving, "solo") as api, joined(serving, "solo") as other:
+        second = (await api.post("api-keys", {"name": "mine too"})).json["key"]
+        third = (await api.post("api-keys", {"name": "and this"}, key=second)).json["key"]
+        given = {"name": "Robot", "allowedScopes": ["runs:write"], "allowsClientCredentials": True}
+        app = (await api.post("oauth-apps", given)).json
+        form = {"grant_type": "client_credentials", "client_id": app["clientId"], "client_secret": app["clientSecret"]}
+        async with api.http.post(f"{api.url}/api/oauth/token", data=form) as reply:
+            token = (await reply.json())["access_token"]
+        mine = [api.key, second, third, token]
+        for requester in (api.key, third, token):
+            made = await api.post("agent-runs", {"agentId": "cashier", "prompt": "Pay."}, key=requester)
+            asked = await _asked(api, made.json["runId"])
+            where = f"agent-runs/{asked['runId']}/awaits/{asked['id']}"
+            if requester == token:  # what is gone cannot tell any more whose it was
+                assert (await api.call("DELETE", f"oauth-apps/{app['clientId']}")).status == 200
+                mine.remove(token)
+                check_error(await other.post(where, {"outcome": "approved"}), 403, "four_eyes")
+            for key in mine:
+                check_error(await api.post(where, {"outcome": "approved"}, key=key), 403, "four_eyes")
+            if requester != token:
+                assert (await other.post(where, {"outcome": "approved"})).status == 200
+
+
+async def test_whoever_steers_a_run_may_not_approve_what_it_does_then(serving: ServerProcess) -> None:
+    async with joined(serving, "steered") as ann, joined(serving, "steered") as bob, joined(serving, "steered") as eve:
+        run = (await ann.post("agent-runs", {"agentId": "payer", "prompt": "Pay."})).json["runId"]
+        first = await _asked(ann, run)
+        for who, messages in ((bob, ["Pay six."]), (eve, [])):
+            assert (await who.post(f"agent-runs/{run}/pause")).status == 200
+            assert (await who.post(f"agent-runs/{run}/resume", {"messages": messages})).status == 200
+        asked = await _asked(ann, run, other_than=first["id"])
+        where = f"agent-runs/{run}/awaits/{asked['id']}"
+        for who in (ann, bob):
+            check_error(await who.post(where, {"outcome": "approved"}), 403, "four_eyes")
+        assert (await eve.post(where, {"outcome": "approved"})).status == 200
+
+
+async def _asked(api: Api, run: str, *, other_than: str = "") -> Json:
+    """What a run or one below it asks, once it does: the stream of the run above does not tell."""
     async with asyncio.timeout(TIMEOUT_S):
-        while not (found := (await api.get("awaits")).json["awaits"]):
-            pass
-    (asked,) = found
-    return asked
+        while True:
+            for found in (await api.get(f"awaits?runId={run}")).json["awaits"]:
+                if found["id"] != other_than:
+                    return found
 
 
 @tool

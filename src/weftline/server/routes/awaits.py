@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -46,6 +47,7 @@ from weftline.wire.awaits import KINDS, AwaitPage, Kind
 from weftline.wire.json_text import decode_object
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
+from weftline.workspace.people import person_of
 
 _MADE_HERE_BYTES = 64 * 1024
 _BODY_BYTES = 2 * MAX_RESULT_BYTES
@@ -106,7 +108,7 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     who = principal.who
     # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
     said = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
-    outcome = await app.engine.answer_await(key, await_id, said, by=who)
+    outcome = await app.engine.answer_await(key, await_id, said, by=who, person_of=partial(person_of, app.workspaces))
     return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
 
 

@@ -28,7 +28,8 @@ CREATE TABLE api_keys (
   usage TEXT NOT NULL,            -- developer_api, mcp or a2a
   agents TEXT NOT NULL,           -- JSON list: the agents this key may use, empty for all
   created_at INTEGER NOT NULL,
-  revoked_at INTEGER
+  revoked_at INTEGER,
+  made_by TEXT NOT NULL DEFAULT ''  -- the person whose key it counts as; empty if an operator made it
 ) STRICT;
 
 CREATE TABLE threads (
@@ -179,7 +180,8 @@ CREATE TABLE oauth_apps (
   created_at INTEGER NOT NULL,
   public INTEGER NOT NULL,        -- 1: it cannot keep a secret and has none
   registered INTEGER NOT NULL,    -- 1: it registered itself
-  used_at INTEGER                 -- when a user last approved it
+  used_at INTEGER,                -- when a user last approved it
+  made_by TEXT NOT NULL DEFAULT ''  -- the person that it counts as; empty if an operator made it
 ) STRICT;
 
 CREATE INDEX oauth_apps_by_workspace ON oauth_apps (workspace, key);
