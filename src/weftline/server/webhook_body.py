@@ -28,7 +28,7 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
     if run is None:
         raise WeftlineError("The run is gone.", code="not_found")
     body: dict[str, Any] = {
-        "id": delivery_id(row.key),
+        "id": delivery_id(row),
         "type": event_of(row),
         "webhookId": webhook.id,
         "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),

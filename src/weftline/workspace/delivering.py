@@ -155,7 +155,7 @@ class WebhookDeliveries:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"weftline/{__version__}",
-            "Weftline-Delivery": delivery_id(row.key),
+            "Weftline-Delivery": delivery_id(row),
             "Weftline-Event": event_of(row),
             SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
@@ -190,8 +190,8 @@ def event_of(row: DeliveryRow) -> str:
     return "await.opened" if row.about else "run.ended"
 
 
-def delivery_id(key: int) -> str:
-    return f"dlv_{key:x}"
+def delivery_id(row: DeliveryRow) -> str:
+    return f"dlv_{row.key:x}{row.salt}"
 
 
 def signature(secret: bytes, body: bytes, *, at_s: int) -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound
 from weftline.redaction import shown_url
+from weftline.runtime import ids
 from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
@@ -90,12 +91,15 @@ def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
         raise refused(error, WebhookChange, fields) from None
 
 
-def parse_delivery_id(text: str) -> int:
-    """The key of a delivery. Raises `NotFound`."""
-    match = re.fullmatch("dlv_([0-9a-f]{1,15})", text)
+def parse_delivery_id(text: str) -> tuple[int, str]:
+    """The key and the salt of a delivery; one from before there were salts has none. Raises `NotFound`."""
+    known = ids.parse(text, prefix="dlv_")
+    if known is not None:
+        return known
+    match = re.fullmatch("dlv_([0-9a-f]{1,12})", text)
     if match is None:
         raise NotFound("There is no such delivery.")
-    return int(match[1], 16)
+    return int(match[1], 16), ""
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
@@ -108,7 +112,7 @@ def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
     return Delivery(
-        delivery_id(row.key),
+        delivery_id(row),
         run_id,
         row.status,
         row.attempts,

@@ -12,7 +12,7 @@ from weftline.store.columns import Columns
 from weftline.store.database import Query, SqlValue, one, statement
 
 STATUSES = ("failed", "pending", "delivered")
-_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about"
+_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about, salt"
 _DELIVERY = f"SELECT {_COLUMNS} FROM deliveries"
 _ENABLED = "webhook IN (SELECT key FROM webhooks WHERE enabled = 1)"
 
@@ -33,6 +33,8 @@ class DeliveryRow(Struct, frozen=True):
     last_error: str
     about: str = ""
     """The await that it is about; empty for the end of the run."""
+    salt: str = ""
+    """The random part of its id. Empty if it is older than those."""
     damaged: str = ""
     """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
@@ -105,14 +107,15 @@ def of_webhook(
     return [_shown(row) for row in rows]
 
 
-def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
+def redeliver(key: int, *, salt: str, webhook: int, now: int) -> Query[DeliveryRow | None]:
     """Makes a delivery due again, whatever its status."""
     row = yield from one(
         "UPDATE deliveries SET status = 'pending', attempts = 0, due_at = $1 WHERE key = $2 AND webhook = $3"
-        " RETURNING key",
+        " AND salt = $4 RETURNING key",
         now,
         key,
         webhook,
+        salt,
     )
     found = None if row is None else (yield from one(f"{_DELIVERY} WHERE key = $1", key))
     return None if found is None else _shown(found)
@@ -143,5 +146,6 @@ def _shown(row: Sequence[Any]) -> DeliveryRow:
         last_at=read.time_or_none("last_at", delivery.last_at),
         last_error=read.text("last_error", delivery.last_error),
         about=read.text("about", delivery.about),
+        salt=read.text("salt", delivery.salt),
         damaged=read.damaged,
     )

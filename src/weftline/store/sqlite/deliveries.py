@@ -40,8 +40,9 @@ def concerns(write: Write) -> bool:
 
 def _note(db: apsw.Connection, run: int, about: str, *, workspace: int, event: str, at: int) -> None:
     db.execute(
-        "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error)"
-        " SELECT key, ?, ?, 'pending', 0, ?, ?, '' FROM webhooks WHERE workspace = ? AND enabled = 1"
+        "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error, salt)"
+        " SELECT key, ?, ?, 'pending', 0, ?, ?, '', lower(hex(randomblob(6))) FROM webhooks"
+        " WHERE workspace = ? AND enabled = 1"
         f" AND EXISTS (SELECT 1 FROM json_each({_EVENTS}) WHERE value = ?) ON CONFLICT DO NOTHING",
         (run, about, at, at, workspace, event),
     )

@@ -340,7 +340,8 @@ CREATE TABLE deliveries (
   last_at INTEGER,
   last_status INTEGER,            -- HTTP, null when no answer came
   last_error TEXT NOT NULL,
-  about TEXT NOT NULL DEFAULT ''  -- the id of an await; empty for the end of the run
+  about TEXT NOT NULL DEFAULT '', -- the id of an await; empty for the end of the run
+  salt TEXT NOT NULL DEFAULT ''   -- the random part of its id
 ) STRICT;
 
 CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run, about);
