@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan, until
 from weftline.errors import Unavailable
-from weftline.kernel.entries import CallClosed
+from weftline.kernel.entries import CallClosed, Limits
 from weftline.kernel.state import RunTool, State
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
@@ -21,7 +21,10 @@ from weftline.runtime import step as stepping
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
+from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.function import FunctionTool, tool
 
@@ -222,3 +225,26 @@ async def test_an_answer_is_looked_at_while_a_call_runs_also_if_no_deadline_was_
         assert steps > before
         work.done[0].set()
         assert (await ended(it, run_id, space)).status == "succeeded"
+
+
+def test_a_paused_run_that_a_deadline_ends_leaves_nothing_under_way() -> None:
+    work = Work()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, tools={"work": work.tool}, clock=WallClock(loop))
+        async with it:
+            space = await it.workspace("acme")
+            await asyncio.sleep(CLIENT_GRACE_US / 1e6 + 1)  # the grace of the start is over
+            asks = replace(plan("both", ServerRef("work"), LocalRef("ask")), limits=Limits(local_timeout_us=2_000_000))
+            run_id = await it.create(space, asks)
+            await asyncio.sleep(1)
+            await it.pause(await it.locate(run_id, workspace=space))
+            last = await ended(it, run_id, space)
+            assert (last.status, last.code) == ("failed", "local_timeout")
+            await asyncio.sleep(1)
+            assert (work.starts, work.cleaned) == ([0], [0])
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())

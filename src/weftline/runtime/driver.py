@@ -306,7 +306,7 @@ class RunSink:
 def _is_finishing(run: LiveRun) -> bool:
     """Whether a paused run still has something under way. The log may not say so: nothing records that a gate is
     being asked, and one that is cut off would be asked again."""
-    return run.state.control.paused and bool(run.driving.tasks)
+    return run.state.control.paused and not run.state.ended and bool(run.driving.tasks)
 
 
 def _key(command: Command) -> tuple[int, int, int]:

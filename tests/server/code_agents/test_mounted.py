@@ -136,12 +136,9 @@ async def test_mcp_callers_reach_a_mounted_engine(tmp_path: Path) -> None:
         assert text_of(await client.call_tool("support", {"message": "hi"})) == "Be kind. Lyon: sunny"
 
 
-async def test_an_engine_that_closes_tells_the_mcp_callers_that_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("weftline.agent.engine._CANCEL_S", 0.1)
+async def test_an_engine_that_closes_tells_the_mcp_callers_that_wait(tmp_path: Path) -> None:
     model = ScriptedModel([{"deltas": ["begun", "never"], "delay_ms": 3_600_000}])
-    engine = Engine(tmp_path / "data", agents=[Agent(model, name="support")], models=Catalog())
+    engine = Engine(tmp_path / "data", agents=[Agent(model, name="support")], models=Catalog(), drain_s=0.1)
     begun = asyncio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
