@@ -12,7 +12,7 @@ import apsw
 
 from weftline.testing import ServerProcess
 
-from .kit import Api, Json
+from .kit import Api, Json, check_error
 from .scripts import SCRIPTS, TOOLS
 
 DAMAGE = {
@@ -29,6 +29,9 @@ DAMAGE = {
         ("opened_at", "-9223372036854775808"),
         ("kind", "CAST(x'ff' AS TEXT)"),
     ],
+    "agents": [("spec", "x'7b'"), ("name", "CAST(x'ff' AS TEXT)")],
+    "tools": [("spec", "x'7b'"), ("name", "CAST(x'ff' AS TEXT)")],
+    "providers": [("spec", "x'5b315d'"), ("name", "CAST(x'ff' AS TEXT)")],
     "threads": [("name", "CAST(x'ff' AS TEXT)"), ("agent", "CAST(x'ff' AS TEXT)")],
 }
 PAY: list[Json] = [{"kind": "server", "name": "pay"}]
@@ -66,8 +69,13 @@ async def test_a_damaged_row_harms_itself_alone(tmp_path: Path, http: aiohttp.Cl
                 await stream.until("await_opened")
         for _ in range(3):
             assert (await api.post("agent-sessions", {"modelId": "scripted:hello"})).status == 201
+        stored = {name: [await _stored(api, name, number) for number in range(3)] for name in STORED}
         assert server.terminate() == 0
-        ids = damage(server.db, spared={"webhooks": 1, "api_keys": 1, "deliveries": 0, "open_awaits": 1, "threads": 1})
+        ids = damage(
+            server.db,
+            spared={"webhooks": 1, "api_keys": 1, "deliveries": 0, "open_awaits": 1, "threads": 1}
+            | dict.fromkeys(STORED, 1),
+        )
         server.start()
 
         assert (await api.get("models")).status == 200  # on a connection to the new process
@@ -104,7 +112,31 @@ async def test_a_damaged_row_harms_itself_alone(tmp_path: Path, http: aiohttp.Cl
         assert [one.get("errorCode") for one in sessions] == ["log_damaged", "log_damaged", None]
         for one in sessions:
             assert (await api.call("DELETE", f"agent-sessions/{one['id']}")).status == 200
+        agent = {"agentId": stored["agents"][1], "prompt": "x"}
+        check_error(await api.post("agent-runs", agent), 500, "log_damaged")
+        for name, made in stored.items():
+            listed = (await api.get(name)).json[name]
+            assert [(one["id"], one.get("errorCode")) for one in listed] == [
+                (made[0], None),
+                (made[1], "log_damaged"),
+                (made[2], "log_damaged"),
+            ]
+            for id in made:
+                assert (await api.call("DELETE", f"{name}/{id}")).status == 200, (name, id)
         assert "Traceback" not in "".join(server.log)
+
+
+STORED: dict[str, Json] = {
+    "agents": {"spec": {"modelId": "scripted:hello"}},
+    "tools": {"kind": "http", "url": "http://127.0.0.1:9/"},
+    "providers": {"family": "openai_chat", "baseUrl": "http://127.0.0.1:9/v1", "apiKey": "secret", "models": ["m"]},
+}
+
+
+async def _stored(api: Api, name: str, number: int) -> str:
+    made = await api.post(name, {**STORED[name], "name": f"one{number}"})
+    assert made.status == 201, made.body
+    return made.json["id"]
 
 
 async def _deliveries(api: Api, hook: str) -> list[Json]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import DecodeError
+from msgspec import DecodeError, Raw
 from msgspec.json import Decoder
 
 STATUSES = frozenset({"queued", "running", "paused", "succeeded", "failed", "cancelled"})
@@ -16,6 +16,7 @@ MAX_TIME_US = 253_402_300_799_999_999
 """The end of the year 9999, the last that ISO 8601 can name in four digits."""
 
 _decode_words = Decoder(dict[str, str]).decode
+_scan = Decoder(Raw).decode
 _decode_texts = Decoder(list[str]).decode
 
 
@@ -62,6 +63,15 @@ class Columns:
             return tuple(_decode_texts(value))
         except (DecodeError, UnicodeDecodeError, RecursionError):
             return self._bad(name) or ()
+
+    def json(self, name: str, value: bytes) -> bytes:
+        """Any JSON."""
+        try:
+            value.decode()  # what is inside of a string is not looked at otherwise
+            _scan(value)
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            return self._bad(name) or b"{}"
+        return value
 
     def words(self, name: str, value: str | bytes) -> str:
         """JSON: strings by name."""

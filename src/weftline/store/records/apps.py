@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
 from weftline.store.records import pages
 
+VISIBILITIES = ("private", "public")
 _APP = (
     "SELECT a.key, a.client_id, a.workspace, COALESCE(w.slug, ''), a.hash, a.name, a.description, a.logo, a.visibility,"
     " a.redirect_uris, a.scopes, a.client_credentials, a.created_at, a.public, a.registered, a.made_by"
@@ -153,8 +155,24 @@ def delete(key: int) -> Query[None]:
 
 
 def _app(row: Row) -> App:
-    *columns, redirect_uris, scopes, client_credentials, created_at, public, registered, made_by = row
-    uris = tuple(decode(redirect_uris, type=list[str]))
-    flags = bool(public), bool(registered)
-    fields: Row = (*columns, uris, tuple(scopes.split()), bool(client_credentials), created_at, *flags, made_by)
-    return App(*fields)
+    key, client_id, workspace, slug, hash, name, description, logo, visibility, *more = row
+    redirect_uris, scopes, client_credentials, created_at, public, registered, made_by = more
+    read = Columns()
+    return App(
+        key,
+        client_id,
+        workspace,
+        slug,
+        hash,
+        read.text("name", name),
+        read.text("description", description),
+        read.text("logo", logo),
+        read.one_of("visibility", visibility, VISIBILITIES),
+        read.texts("redirect_uris", redirect_uris),
+        tuple(read.text("scopes", scopes).split()),
+        bool(client_credentials),
+        read.time("created_at", created_at),
+        bool(public),
+        bool(registered),
+        read.text("made_by", made_by),
+    )
