@@ -47,17 +47,21 @@ async def require_somebody_else(
         raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
     if by == NAMELESS:
         raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
-    requesters = [requested_by, *await _steered_by(store, run.key)]
+    steerers = await _steered_by(store, run.key)
     parent = run.state.parent
     while parent is not None:
         above = await load(ids.key_of(parent.run))
-        requesters += await _steered_by(store, above.key)
+        steerers += await _steered_by(store, above.key)
         parent = above.state.parent
-    people = {await person_of(name) for name in requesters}
-    if None in people:
+    requester = await person_of(requested_by)
+    told = {await person_of(name) for name in steerers}
+    if requester is None or None in told:
         raise Forbidden("It is not known any more who requested the run: nobody may approve it.", code="four_eyes")
-    if await person_of(by) in (None, *people):
-        raise Forbidden("Whoever requested or steered the run may not approve its calls.", code="four_eyes")
+    person = await person_of(by)
+    if person is None or person == requester:
+        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
+    if person in told:
+        raise Forbidden("Whoever told the run what to do may not approve its calls.", code="four_eyes")
 
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:
