@@ -23,13 +23,14 @@ READY := $(VENV)/.weftline-ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture clients pythons a2a-kit mcp-kit lint bench bench-peers docs clean
+.PHONY: help demo test test-deep torture sandbox-campaign clients pythons a2a-kit mcp-kit lint bench bench-peers docs clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
 	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
 	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
+	@echo "make sandbox-campaign  crowds, floods, bombs and kills against code in a sandbox"
 	@echo "make clients    generate clients from the OpenAPI page and try them; needs npm"
 	@echo "make pythons    install, import and serve with every Python that is here"
 	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
@@ -54,6 +55,9 @@ clients: $(READY)
 
 torture: $(READY)
 	@$(PY) -m weftline.testing.torture $(ARGS)
+
+sandbox-campaign: $(READY)
+	@$(PY) -m weftline.testing.sandbox.campaign $(ARGS)
 
 mcp-kit: $(READY)
 	@PYTHONPATH=tests $(PY) -m kits.mcp $(ARGS)

@@ -21,11 +21,11 @@ BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
-    | {"weftline.fences", "weftline.prompts_people", "weftline.surrogates"}
+    | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
-    | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_skills"}
+    | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -40,6 +40,7 @@ TOP = SHELL | {
     "weftline",
     "weftline.config",
     "weftline.wire",
+    "weftline.replay",
     "weftline.runtime",
     "weftline.store",
     "weftline.threads",
@@ -76,6 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.prompts_behavior": frozenset(),
     "weftline.prompts_files": frozenset(),
     "weftline.prompts_people": frozenset(),
+    "weftline.prompts_policy": frozenset(),
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -84,6 +86,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.threads", "weftline.sandbox"},
+    "weftline.replay": SHELL | {"weftline.runtime", "weftline.store"},
     "weftline.workspace": MIDDLE
     | {
         "weftline.config",

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.entries import Limits
+from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
     Assistant,
     File,
@@ -104,7 +105,7 @@ VERSION_3 = replace(
     given=2,
     code="billing",
 )
-EXAMPLE = replace(
+VERSION_4 = replace(
     VERSION_3,
     v=4,
     limits=replace(
@@ -119,6 +120,20 @@ EXAMPLE = replace(
         compaction=CompactionRule(keep_turns=2, at_tokens=50_000, model="openai:gpt-5"),
     ),
     requested_by="key:ann",
+)
+EXAMPLE = replace(
+    VERSION_4,
+    v=5,
+    limits=replace(
+        VERSION_4.limits,
+        policy=PolicyRule(
+            max_tool_calls=3,
+            time_budget_us=60_000_000,
+            per_tool_timeout_us={"web_*": 1_000_000},
+            allowed_tags=("safe",),
+            tag_clauses=(TagClause(None, ("costly",)),),
+        ),
+    ),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -209,6 +224,7 @@ def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
     assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
     assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
+    assert decode_plan((PLANS / "v4.json").read_bytes()) == VERSION_4
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

@@ -64,6 +64,13 @@ INSTRUCTIONS: dict[FinalReason, str] = {
     "answer now, using what you already know.",
     "max_cost": "This run has reached its limit of cost, so tools are no longer available. Give your best final "
     "answer now, using what you already know.",
+    "time_budget": "This run has used up its time, so tools are no longer available. Give your best final answer "
+    "now, using what you already know.",
+    "tool_cap": "This run has reached its limit of tool calls, so tools are no longer available. Give your best "
+    "final answer now, using what you already know.",
+    "failure_cap": "Too many tool calls in a row have failed, so tools are no longer available. Give your best "
+    "final answer now, using what you already know.",
+    "policy": "Tools have been disabled for this run. Give your best final answer now, using what you already know.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (

@@ -31,6 +31,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.NOT_ANSWERED == "Aborted: the run went on or ended before anybody answered."
     assert prompts.NO_ANSWER == "The user did not answer. Go on with what you know, and say what you had to assume."
     assert prompts.no_answer("Not now.") == "The user did not answer the question: Not now."
+    assert prompts.answers([("Where?", "Lyon"), ("When?", "Today")]) == "1. Where?\nLyon\n2. When?\nToday"
     assert prompts.PLAN_APPROVED == "The user approved the plan. Carry it out."
     assert prompts.PLAN_REJECTED == (
         "The user rejected the plan. Do not carry it out: ask what should be different, or make another one."
@@ -40,4 +41,28 @@ def test_the_texts_are_these() -> None:
     )
     assert prompts.plan_commented("Start small.") == (
         "The user neither approved nor rejected the plan, but said: Start small."
+    )
+    assert prompts.plan_approved("Mind the cat.") == (
+        "The user approved the plan. Carry it out. The user also said: Mind the cat."
+    )
+    changed = "The user changed the plan and approved it. Carry out this one in place of yours:\n1. Go."
+    assert prompts.plan_edited("1. Go.") == changed
+    assert prompts.plan_edited("1. Go.", "Soon.") == f"{changed}\nThe user also said: Soon."
+
+
+def test_what_a_caller_over_a2a_reads_is_this() -> None:
+    assert prompts.A2A_CONFIRM == (
+        "A message does not approve this: the agent reads it and goes on without the call. "
+        "Approval is given on the server that runs the agent."
+    )
+    assert prompts.A2A_DOUBT == (
+        "This is answered on the server that runs the agent. The agent reads messages after that."
+    )
+    assert prompts.A2A_PLAN == (
+        "A message is a comment on the plan; it neither approves nor rejects it. "
+        "Approval is given on the server that runs the agent."
+    )
+    assert prompts.A2A_SEVERAL == 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
+    assert prompts.a2a_one_of_several(2) == (
+        "A message answers number 2. The others are decided on the server that runs the agent."
     )

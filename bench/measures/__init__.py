@@ -16,7 +16,9 @@ from bench.measures import (
     parked,
     recovery,
     replay,
+    replaying,
     runs,
+    sandbox,
     slow_readers,
     startup,
     streams,
@@ -44,4 +46,6 @@ MEASURES: Mapping[str, Measure] = {
     "parked": parked.parked,
     "recovery": recovery.recovery,
     "replay": replay.replay,
+    "sandbox": sandbox.sandbox,
+    "replay-run": replaying.replay_a_run,
 }

@@ -13,8 +13,10 @@ __all__ = [
     "Agent",
     "Await",
     "AwaitGate",
+    "BasicPolicy",
     "BeforeModel",
     "Behavior",
+    "Caps",
     "ChildToolGate",
     "Compaction",
     "Conflict",
@@ -26,6 +28,9 @@ __all__ = [
     "McpError",
     "McpToolGate",
     "OutputReady",
+    "Policy",
+    "PolicyDecision",
+    "PolicyTurn",
     "Preset",
     "Run",
     "RunCancelled",
@@ -36,6 +41,7 @@ __all__ = [
     "Settings",
     "Skill",
     "SystemRendered",
+    "TagClause",
     "ThinkingDecay",
     "Thread",
     "ToolAfter",
@@ -92,6 +98,7 @@ if TYPE_CHECKING:
         ToolTransform,
     )
     from weftline.agent.hooks_outside import ChildToolGate, McpError, McpToolGate
+    from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
     from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
@@ -103,6 +110,7 @@ if TYPE_CHECKING:
     from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
+    from weftline.kernel.policy import TagClause
     from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.builtin.files import files
@@ -120,7 +128,9 @@ else:
         "Await": "weftline.agent.asking",
         "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
+        "BasicPolicy": "weftline.agent.policy",
         "Behavior": "weftline.agent.behavior",
+        "Caps": "weftline.agent.policy",
         "Compaction": "weftline.agent.compaction",
         "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
@@ -132,6 +142,9 @@ else:
         "McpError": "weftline.agent.hooks_outside",
         "McpToolGate": "weftline.agent.hooks_outside",
         "OutputReady": "weftline.agent.hooks",
+        "Policy": "weftline.agent.policy",
+        "PolicyDecision": "weftline.agent.policy",
+        "PolicyTurn": "weftline.agent.policy",
         "Preset": "weftline.agent.preset",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
@@ -142,6 +155,7 @@ else:
         "Settings": "weftline.agent.settings",
         "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
+        "TagClause": "weftline.kernel.policy",
         "ThinkingDecay": "weftline.agent.behavior",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",

@@ -197,6 +197,21 @@ class BudgetExceeded(Event, frozen=True):
     call_index: int
 
 
+class PolicyDecided(Event, frozen=True):
+    """The agent's policy engine was asked about the calls of a turn, before any of them began.
+
+    None restricts nothing. If it `failed`, no call of the turn is made.
+    """
+
+    turn: int
+    allowed_tools: tuple[str, ...] | None = None
+    calls_left: int | None = None
+    failures_left: int | None = None
+    disable_tools: bool = False
+    failed: bool = False
+    labels: dict[str, str] = {}
+
+
 class FinalForced(Event, frozen=True):
     """The next turn is the last one, without tools, because of the limit in `reason`."""
 
@@ -284,6 +299,7 @@ AnyEvent: TypeAlias = (
     | OutputRejected
     | LoopDetected
     | BudgetExceeded
+    | PolicyDecided
     | FinalForced
     | ContextCompacted
     | ContextRestored

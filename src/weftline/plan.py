@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -33,6 +33,7 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     parameters: Raw | UnsetType = UNSET
     output_schema: Raw | UnsetType = UNSET
     long_running: bool = False
+    tags: tuple[str, ...] = ()
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):
@@ -118,6 +119,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
     path: tuple[str, ...] = ()
     """For a child run: the tools, by name, that lead from that agent to the one that carries this run."""
+    only: tuple[str, ...] | None = None
+    """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
     requested_by: str = ""
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
 

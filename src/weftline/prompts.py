@@ -236,6 +236,10 @@ FINAL_TURN = {
     "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
     "max_turns": f"This run has reached its limit of turns, so tools are no longer available. {_LAST_ANSWER}",
     "max_cost": f"This run has reached its limit of cost, so tools are no longer available. {_LAST_ANSWER}",
+    "time_budget": f"This run has used up its time, so tools are no longer available. {_LAST_ANSWER}",
+    "tool_cap": f"This run has reached its limit of tool calls, so tools are no longer available. {_LAST_ANSWER}",
+    "failure_cap": f"Too many tool calls in a row have failed, so tools are no longer available. {_LAST_ANSWER}",
+    "policy": f"Tools have been disabled for this run. {_LAST_ANSWER}",
 }
 """The instruction for a forced final turn, by its reason."""
 

@@ -1,6 +1,9 @@
-"""What a model reads about people: what they approved, refused and answered. See `prompts`."""
+"""What a model reads about people: what they approved, refused and answered; and what one that calls an agent over A2A
+reads about their questions. See `prompts`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 _GO_ON = "Do not make it again unless you are told to: go on without it, or say that it was refused."
 
@@ -37,6 +40,11 @@ def no_answer(reason: str) -> str:
     return f"The user did not answer the question: {reason}"
 
 
+def answers(pairs: Sequence[tuple[str, str]]) -> str:
+    """What a person answered to several questions of one call."""
+    return "\n".join([f"{number}. {question}\n{answer}" for number, (question, answer) in enumerate(pairs, 1)])
+
+
 PLAN_APPROVED = "The user approved the plan. Carry it out."
 PLAN_REJECTED = "The user rejected the plan. Do not carry it out: ask what should be different, or make another one."
 
@@ -45,5 +53,30 @@ def plan_rejected(reason: str) -> str:
     return f"The user rejected the plan: {reason}\nDo not carry it out; make another one."
 
 
+def plan_approved(comment: str) -> str:
+    return f"{PLAN_APPROVED} The user also said: {comment}"
+
+
+def plan_edited(plan: str, comment: str = "") -> str:
+    also = f"\nThe user also said: {comment}" if comment else ""
+    return f"The user changed the plan and approved it. Carry out this one in place of yours:\n{plan}{also}"
+
+
 def plan_commented(comment: str) -> str:
     return f"The user neither approved nor rejected the plan, but said: {comment}"
+
+
+A2A_CONFIRM = (
+    "A message does not approve this: the agent reads it and goes on without the call. "
+    "Approval is given on the server that runs the agent."
+)
+A2A_DOUBT = "This is answered on the server that runs the agent. The agent reads messages after that."
+A2A_PLAN = (
+    "A message is a comment on the plan; it neither approves nor rejects it. "
+    "Approval is given on the server that runs the agent."
+)
+A2A_SEVERAL = 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
+
+
+def a2a_one_of_several(number: int) -> str:
+    return f"A message answers number {number}. The others are decided on the server that runs the agent."

@@ -102,7 +102,7 @@ def test_an_event_is_the_same_wherever_a_reader_begins(history: History) -> None
 
 
 def test_the_histories_have_every_event_that_there_is() -> None:
-    found = {type(event) for seed in range(40) for event in events_of(log_of(History(seed, 600)))}
+    found = {type(event) for seed in range(80) for event in events_of(log_of(History(seed, 600)))}
     assert found == {*get_args(AnyEvent)} - {events.UnknownEvent}
 
 

@@ -10,12 +10,29 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from weftline import Agent, Conflict, Engine, Limits, OutputReady, WeftlineError, files, tool
-from weftline.agent.hooks import ToolGate
+from weftline import (
+    Agent,
+    Behavior,
+    Conflict,
+    Engine,
+    Limits,
+    OutputReady,
+    RunCancelled,
+    RunFailed,
+    Settings,
+    WeftlineError,
+    files,
+    hook,
+    skills,
+    tool,
+)
+from weftline.agent.hooks import ToolAfter, ToolGate
+from weftline.agent.hooks_outside import SkillsDeactivate
 from weftline.agent.results import InvalidOutput
-from weftline.messages import Usage
+from weftline.messages import Usage, User
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import Tool
+from weftline.tools.contexts.process import ProcessContext
 
 from .kit import results_in
 
@@ -87,30 +104,71 @@ async def test_runs_of_one_agent_do_not_disturb_each_other_and_those_of_a_thread
 
 
 @pytest.mark.requirement("loop.agent.reset")
-async def test_a_run_holds_nothing_of_the_one_before_it() -> None:
+async def test_a_run_holds_nothing_of_the_one_before_it(tmp_path: Path) -> None:
+    (tmp_path / "tea").mkdir()
+    (tmp_path / "tea" / "SKILL.md").write_text("---\nname: tea\ndescription: About tea.\n---\nBoil the water.\n")
+    shelf = skills(tmp_path)
     model = ScriptedModel(["Done."])
-    agent = Agent(model)
-    await agent.run("First?")
-    with pytest.raises(WeftlineError, match="needs a prompt"):
-        await agent.run()
-    await agent.run("Second?")
-    assert len(model.requests[1].messages) == 1
+    agent = Agent(model, tools=[shelf])
+    ended: list[tuple[str, str]] = []
+    agent.on(SkillsDeactivate)(lambda at: ended.append((at.skill.name, at.reason)))
+    async with Engine() as engine:
+        first = await engine.start(agent, "First?")
+        await first.follow_up("And then?")
+        await first.result()
+        with pytest.raises(WeftlineError, match="needs a prompt"):
+            await agent.run(engine=engine)
+        await shelf.activate("tea")
+        await shelf.reset()
+        assert ended == [("tea", "reset")]
+        asked = len(model.requests)
+        await agent.run("Second?", engine=engine)
+    request = model.requests[asked]
+    assert request.messages == (User.of("Second?"),)
+    assert "Boil the water." not in (request.system or "")
+
+
+def spending(text: str, **usage: int) -> dict[str, Any]:
+    return {"text": text, "usage": usage}
 
 
 @pytest.mark.requirement("loop.agent.result")
-async def test_a_result_counts_every_model_call_also_one_that_failed() -> None:
+async def test_a_result_counts_every_model_call_also_those_that_failed_and_those_of_children() -> None:
     busy = {"error": {"class": "overloaded", "message": "busy"}, "usage": {"input": 5, "output": 0}}
-    fine = {"text": "Done.", "usage": {"input": 7, "output": 2, "cached": 3}}
-    result = await Agent(ScriptedModel([busy, fine])).run("Go.")
-    assert (result.status, result.text, result.output, result.turns, result.attempts) == (
-        "succeeded",
-        "Done.",
-        "Done.",
-        1,
-        2,
-    )
-    assert result.usage == Usage(input=12, output=2, cached=3)
+    clerk = Agent(ScriptedModel([spending("Found.", input=100, output=10, cache_write=40)]), name="clerk")
+    ask = {**calls("clerk", task="Look."), "usage": {"input": 1, "output": 1}}
+    model = ScriptedModel([busy, ask, spending("Done.", input=7, output=2, cached=3)])
+    result = await Agent(model, tools=[clerk.as_tool("Looks.")]).run("Go.")
+    assert (result.status, result.text, result.output) == ("succeeded", "Done.", "Done.")
+    assert (result.turns, result.attempts) == (2, 3)
+    assert result.usage == Usage(input=113, output=13, cached=3, cache_write=40)
     assert result.elapsed_ms > 0, "it waited before it tried again"
+
+
+@pytest.mark.requirement("loop.agent.result")
+async def test_a_cancelled_run_is_returned_and_a_failed_one_raised_with_what_they_used() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent(ScriptedModel([{**calls("wait"), "usage": {"input": 3, "output": 4}}, "Never."]), tools=[wait])
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        await begun.wait()
+        await run.cancel()
+        result = await run.result()
+    assert (result.status, result.usage, result.turns) == ("cancelled", Usage(input=3, output=4), 1)
+    with pytest.raises(RunCancelled):
+        _ = result.output
+    broken = {"error": {"class": "auth", "message": "No."}, "usage": {"input": 9, "output": 0}}
+    with pytest.raises(RunFailed) as caught:
+        await Agent(ScriptedModel([broken])).run("Go.")
+    assert (caught.value.result.status, caught.value.result.usage) == ("failed", Usage(input=9))
 
 
 class Total(BaseModel):
@@ -195,13 +253,56 @@ async def test_what_a_run_has_read_is_known_to_the_next_process(tmp_path: Path) 
     assert (place / "f").read_text() == "1\n"
 
 
+@pytest.mark.requirement("loop.output.hidden")
+def test_the_name_of_an_output_tool_is_nobody_elses() -> None:
+    @tool(name="__output__")
+    def output() -> str:
+        """Gives an answer."""
+        return ""
+
+    for options in ({"tools": [output]}, {"tools": [look], "tool_aliases": {"look": "__output__"}}):
+        with pytest.raises(ValueError, match="__output__"):
+            Agent("lab:script", **options)  # type: ignore[arg-type]
+
+
 @pytest.mark.requirement("loop.agent.options")
-async def test_an_option_that_an_agent_does_not_have_is_refused_when_it_is_built() -> None:
+async def test_an_agent_has_what_it_is_built_from(tmp_path: Path) -> None:
+    """What other libraries give as servers, skills and an execution context are in the list of tools."""
+    (tmp_path / "tea").mkdir()
+    (tmp_path / "tea" / "SKILL.md").write_text("---\nname: tea\ndescription: About tea.\n---\nBoil the water.\n")
+    told: list[str] = []
+
+    @hook(ToolAfter)
+    def watch(point: ToolAfter) -> None:
+        told.append(point.display_name)
+
+    shelf, model = Shelf(), ScriptedModel([calls("See"), "Done."])
+    agent = Agent(
+        model,
+        name="all",
+        instructions="Be brief.",
+        tools=[shelf, skills(tmp_path), files(tmp_path, context=ProcessContext(timeout_s=5))],
+        tool_aliases={"look": "See"},
+        behavior=Behavior(cache=False),
+        settings=Settings(reasoning="low"),
+        hooks=[watch],
+        eager=True,
+    )
+    async with Engine(agents=[agent]) as engine:
+        assert (await agent.run("Go.", thread="t", engine=engine)).text == "Done."
+        assert len(await engine.thread("t").messages()) == 2
+    [request, _] = model.requests
+    offered = [spec.name for spec in request.tools]
+    assert {"See", "skills_use", "read_file"} <= set(offered)
+    assert (request.cache, request.reasoning, told, shelf.opened) == (False, 30, ["See"], 1)
+    assert (request.system or "").startswith("Be brief.") and "About tea." in (request.system or "")
+
+
+@pytest.mark.requirement("loop.agent.options")
+async def test_what_an_agent_cannot_be_built_from_is_refused() -> None:
     with pytest.raises(TypeError, match="instruction"):
         Agent("lab:script", instruction="Be brief.")  # type: ignore[call-overload]  # pyright: ignore
-    everything = Agent(
-        "lab:script", name="all", instructions="Be brief.", tools=[look], tool_aliases={"look": "See"}, hooks=[]
-    )
-    assert everything.tool_aliases == {"look": "See"}
+    with pytest.raises(ValueError, match="two tools"):
+        Agent("lab:script", tools=[look, look])
     with pytest.raises(WeftlineError, match="model"):
-        await Agent().run("Go.")
+        await Agent().run("Go.")  # a model may be left to each run, but not to none

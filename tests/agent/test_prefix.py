@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline import Agent, Engine, Limits, skills, tool
+from weftline import Agent, Engine, Limits, ask_user, skills, tool
+from weftline.events import AwaitOpened
 from weftline.providers.base import ModelRequest
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import Tool
@@ -88,3 +89,28 @@ async def test_the_prefix_does_not_depend_on_who_answered_first_and_changes_once
     assert one[0] == one[1] != one[2] == one[3], "a tool that was found changes the list once"
     assert one[0][1] == one[2][1], "and never the instructions"
     assert one[0][1] is not None and one[0][1].index("alpha") < one[0][1].index("beta")
+
+
+@pytest.mark.requirement("loop.cache.stable_prefix")
+async def test_the_prefix_of_a_run_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    place = shelf(tmp_path / "skills", "alpha", "beta")
+    model = ScriptedModel([calls("ask_user", question="Well?"), "Done."])
+
+    def opened(*, turned: bool) -> Agent:
+        servers = Server("a", "a1", "a2"), Server("b", "b1", "b2", disclosure="lazy")
+        for one in reversed(servers) if turned else servers:
+            one.after.set()
+        return Agent(model, name="same", instructions="Be brief.", tools=[*servers, skills(place), ask_user])
+
+    async with asyncio.timeout(PATIENCE_S):
+        agent = opened(turned=False)
+        async with Engine(tmp_path / "data", agents=[agent]) as engine:
+            run = await engine.start(agent, "Go.")
+            await anext(event async for event in run if isinstance(event, AwaitOpened))
+        async with Engine(tmp_path / "data", agents=[opened(turned=True)]) as engine:
+            (asked,) = await engine.awaits()
+            run = engine.attach(asked.run_id)
+            await run.answer(asked.id, "Yes.")
+            await run.result()
+    before, after = [prefix(request) for request in model.requests]
+    assert before == after

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Engine, Limits, ThinkingDecay, ToolFailed, ToolGate, tool
-from weftline.agent.hooks import BeforeModel, ContextBuilt, MessagesTaken, ResultsStored, RowsLoaded, SystemRendered
+from weftline import Agent, Behavior, Engine, Limits, ThinkingDecay, ToolFailed, ToolGate, prompts, tool
+from weftline.agent.hooks import (
+    BeforeModel,
+    ContextBuilt,
+    MessageInjected,
+    MessagesTaken,
+    ResultsStored,
+    RowsLoaded,
+    SystemRendered,
+)
 from weftline.agent.run import Run
-from weftline.messages import Assistant, ToolResults, User
+from weftline.messages import Assistant, Image, Text, ToolResults, User
+from weftline.providers.base import ModelInfo
 from weftline.testing import ScriptedModel, calls
 
 from .kit import results_in
@@ -55,7 +64,9 @@ async def test_follow_ups_wait_for_the_end_of_the_answer_and_for_all_steering() 
     model = ScriptedModel([calls("look"), "One.", "Two."])
     agent = Agent(model, tools=[look])
     taken: list[int] = []
+    injected: list[str] = []
     agent.on(MessagesTaken)(lambda at: taken.append(at.count))
+    agent.on(MessageInjected)(lambda at: injected.append(at.text))
 
     async def say(run: Run[Any]) -> None:
         await run.follow_up("f1")
@@ -66,6 +77,34 @@ async def test_follow_ups_wait_for_the_end_of_the_answer_and_for_all_steering() 
     said = await said_in_turn_0(agent, say)
     assert said == ["Go.", "", "s1", "s2", "One.", "f1", "f2", "Two."]
     assert taken == [1, 2, 2], "the prompt, what steers, and what follows"
+    assert injected == ["s1", "s2", "f1", "f2"], "each of them once, and not the prompt"
+
+
+@pytest.mark.requirement("loop.hook.run_order")
+async def test_messages_are_told_before_the_turn_that_reads_them_and_results_when_they_are_stored() -> None:
+    @tool
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    agent = Agent(ScriptedModel([calls("look"), "Done."]), tools=[look], instructions="Be brief.")
+    seen: list[str] = []
+    told = ("run_start", "run_messages", "system_before", "turn_before", "tool_results_after", "agent_done")
+    for name in (*told, "steer_inject"):
+        agent.on(name)(lambda at: seen.append(at.name))  # pyright: ignore
+    await said_in_turn_0(agent, lambda run: run.steer("Trains only."))
+    assert seen == [
+        "run_started",
+        "messages_taken",
+        "system_rendered",
+        "before_model",
+        "results_stored",
+        "messages_taken",
+        "message_injected",
+        "system_rendered",
+        "before_model",
+        "run_ended",
+    ]
 
 
 @pytest.mark.requirement("loop.turn.queues")
@@ -85,6 +124,7 @@ async def test_what_a_cancelled_run_has_not_read_does_not_reach_the_next_one() -
         run = await engine.start(agent, "Go.", thread="t")
         await begun.wait()
         await run.follow_up("Never read.")
+        await run.steer("Nor this.")
         await run.cancel()
         with agent.override(model=ScriptedModel(["Fine."])):
             after = await agent.run("Again.", thread="t", engine=engine)
@@ -250,3 +290,29 @@ async def test_each_step_of_a_request_sees_what_the_ones_before_it_made() -> Non
     ]
     assert [request.system for request in model.requests] == [system_text] * 2
     assert [request.reasoning_budget_tokens for request in model.requests] == [4000, 2000]
+    turns = [name.split()[1] for name, _ in seen]
+    assert turns == ["0"] * 4 + ["1"] * 4, "each turn has a number of its own"
+
+
+@pytest.mark.requirement("loop.turn.request_order")
+async def test_images_are_in_words_before_anything_else_is_done_about_a_request() -> None:
+    class Blind(ScriptedModel):
+        def models(self) -> Sequence[ModelInfo]:
+            return (ModelInfo(super().models()[0].vendor_id, vision=False),)
+
+    @tool(effect="read")
+    def camera() -> list[Text | Image]:
+        """Takes a picture."""
+        return [Text("x" * 900), Image("image/png", data="iVBORw0KGgo=")]
+
+    behavior = Behavior(compact_strategy="tail", compact_threshold_bytes=10, compact_keep_turns=1)
+    agent = Agent(Blind([calls("camera"), calls("camera"), "Done."]), tools=[camera], behavior=behavior)
+    loaded: list[list[str]] = []
+    sent: list[list[str]] = []
+    agent.on(RowsLoaded)(lambda at: loaded.append(results_in(at.messages)))
+    agent.on(BeforeModel)(lambda at: sent.append(results_in(at.messages)))
+    await agent.run("Go.")
+    words = "x" * 900 + "\n" + prompts.unseen_image("image/png")
+    assert loaded == [[], [words], [words, words]]
+    stub, kept = sent[2]
+    assert kept == words and "xxx" not in stub, "the older one was replaced by a stub after that"

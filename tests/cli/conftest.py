@@ -74,11 +74,11 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
-def started(env: Mapping[str, str | None], script: str) -> str:
+def started(env: Mapping[str, str | None], script: str, **spec: Any) -> str:
     """Creates a run on the server and leaves it to it; returns its id."""
     request = urllib.request.Request(
         f"{env['WEFTLINE_BASE_URL']}/api/v1/workspaces/acme/agent-runs",
-        data=json.dumps({"modelId": f"scripted:{script}", "prompt": "x"}).encode(),
+        data=json.dumps({"modelId": f"scripted:{script}", "prompt": "x", **spec}).encode(),
         headers={"Authorization": f"Bearer {env['WEFTLINE_API_KEY']}"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:

@@ -68,9 +68,9 @@ async def test_a_cancel_tells_what_it_stopped_and_the_snapshot_keeps_it(client: 
         receipt = await run.cancel()
         with pytest.raises(RunCancelled) as cancelled:
             await run.result()
-    assert receipt.status == "cancelled" and receipt.finished == receipt.in_doubt == ()
-    (stopped,) = receipt.stopped
-    assert isinstance(stopped, CallName) and stopped.name == "lookup" and stopped.tool_use_id
+    assert receipt.status == "cancelled" and receipt.finished == receipt.stopped == ()
+    (offered,) = receipt.in_doubt  # whoever was offered it may be at work on it
+    assert isinstance(offered, CallName) and offered.name == "lookup" and offered.tool_use_id
     assert cancelled.value.cancel_receipt == receipt and cancelled.value.attempts == 1
     assert (await run.snapshot()).cancel_receipt == receipt
     late = await client.cancel_run(run.id)

@@ -20,6 +20,7 @@ from .test_children import POINTS as CHILD_POINTS
 from .test_compaction import POINTS as COMPACTION_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
+from .test_policies import POINTS as POLICY_POINTS
 
 
 class Case(NamedTuple):
@@ -99,6 +100,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *ASKING_POINTS,
         *CHILD_POINTS,
         *COMPACTION_POINTS,
+        *POLICY_POINTS,
         *CLOSING,
     ]
     assert sorted({point.partition("#")[0] for point in planned}) == sorted(POINTS)

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Asks, AwaitOutcome, Effect, How, Limits, Over, Verdict
+from weftline.kernel.policy import PolicyDecided, PolicyRule
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     FinishChild,
     Reconcile,
     RunTool,
@@ -105,6 +107,30 @@ def some_limits(c: Choices) -> Limits:
         nobody_to_ask=c.chance(6),
         in_doubt=c.of(("report", "ask")),
         compaction=c.of((None, None, *SUMMARIES)),
+        policy=some_policy(c) if c.chance(2) else None,
+    )
+
+
+def some_policy(c: Choices) -> PolicyRule:
+    return PolicyRule(
+        max_tool_calls=c.of((None, None, 4, 2, 0)),
+        per_turn_max_tool_calls=c.of((None, None, 2, 1)),
+        max_consecutive_failed_tool_calls=c.of((None, None, 2, 1)),
+        failure_counting=c.of(("turn", "call")),
+        time_budget_us=c.of((None, 20 * SECOND, 5 * SECOND, 2)),
+        finalizer_grace_us=c.of((None, 3 * SECOND)),
+        engine=c.chance(3),
+    )
+
+
+def some_judgement(c: Choices, turn: int) -> PolicyDecided:
+    return PolicyDecided(
+        turn,
+        allowed=c.of((None, None, ("look", "scan", "note"), ())),
+        calls_left=c.of((None, None, 1, 0, 50)),
+        failures_left=c.of((None, None, 1, 50)),
+        disable_tools=c.chance(12),
+        failed=c.chance(8),
     )
 
 
@@ -139,6 +165,8 @@ def some_tool_end(c: Choices) -> tuple[How, str]:
 def something_happens(world: World, c: Choices) -> None:
     """One event of the outside world: mostly work that goes on, now and then a person, a clock or a crash."""
     kind = c.number(32)
+    if world.state.limits.policy is not None:
+        world.clock += c.of((0, SECOND // 2, 2 * SECOND))
     if kind == 0:
         world.cancel() if c.chance(6) else world.pause()
     elif kind in (1, 2, 3):
@@ -199,6 +227,8 @@ def work_ends(world: World, c: Choices) -> None:
             world.child_made(command, fails=c.chance(6))
         case FinishChild():
             world.child_finished(command)
+        case ConsultPolicy():
+            world.judged(command, some_judgement(c, command.turn))
         case CheckOutput():
             world.checked(command, accepted=not c.chance(4))
         case Compact():
@@ -272,6 +302,8 @@ def _carry_out(world: World) -> None:
         world.reply(Reply("Done."))
     elif isinstance(command, CheckOutput):
         world.checked(command)
+    elif isinstance(command, ConsultPolicy):
+        world.judged(command)
     elif isinstance(command, Compact):
         world.summarized(command)
     elif not still_stands(world, command):

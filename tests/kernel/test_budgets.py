@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from weftline import prompts
+from weftline.kernel.context import CompactionRule
 from weftline.kernel.entries import BudgetExceeded, CallClosed, CallOpened, FinalForced, Limits
-from weftline.kernel.state import BudgetUse
+from weftline.kernel.state import BudgetUse, Compact
 
 from .world import Ask, World, call, text
 
@@ -118,3 +119,25 @@ def test_no_tool_turn_at_all_is_allowed(outcome: str) -> None:
     assert world.executions == []
     assert world.end.status == outcome
     assert World(limits).play(text()).end.status == "succeeded"
+
+
+@pytest.mark.requirement("run.budget.counter")
+def test_a_counter_goes_on_over_a_pause_an_await_a_summary_and_a_restart() -> None:
+    rule = CompactionRule(at_tokens=150)
+    world = World(Limits(tool_budgets={"look": 3, "wire": 1}, compaction=rule))
+    world.reply(call("look", "wire"))
+    world.pause()
+    world.finish(world.tool_calls[0])
+    world.resume()
+    world.crash()
+    world.say("approved")
+    world.tokens = 200
+    world.finish(world.tool_calls[0])
+    [summary] = [command for command in world.running if isinstance(command, Compact)]
+    world.summarized(summary)
+    world.reply(call(Ask("look", {"bad": 1}), Ask("look", {"x": 1})))
+    world.crash()
+    world.finish(world.tool_calls[0])
+    world.reply(call(Ask("look", {"x": 2}), Ask("wire", {"x": 2})))
+    assert world.hows(2) == ["budget", "budget"]
+    assert [(head.tool, head.call_index) for head in world.heads(BudgetExceeded)] == [("look", 4), ("wire", 2)]

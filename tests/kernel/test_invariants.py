@@ -38,12 +38,14 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.evolve import evolve, fold
+from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     Decision,
     FinishChild,
     Reconcile,
@@ -140,6 +142,22 @@ def test_an_open_run_always_waits_for_something_that_has_a_name(history: History
 
 
 @given(histories)
+def test_a_run_waits_for_people_exactly_while_it_has_asked_them_something_and_has_nothing_else_to_do(
+    history: History,
+) -> None:
+    s = State()
+    for at, head in lived(history).facts:
+        s = evolve(s, head, at)
+        over = s.ended or s.control.cancel or s.limits.nobody_to_ask or type(head) is TimerFired
+        if over or s.control.paused:
+            continue
+        asked = any(question.kind != "call" for question in s.questions.open.values())
+        decision = decide(s)
+        at_work = decision.append or decision.start or s.open_children
+        assert s.waits_for_people == (asked and not at_work)
+
+
+@given(histories)
 def test_a_run_ends_when_everybody_does_what_it_waits_for(history: History) -> None:
     """K5, carried to its end"""
     world = lived(history)
@@ -180,6 +198,8 @@ def test_a_run_ends_once_and_takes_nothing_more(history: History) -> None:
             late.append((vocabulary.AwaitPassed(command.id), 0))
         elif isinstance(command, CheckOutput):
             late.append((OutputAccepted(command.turn), 0))
+        elif isinstance(command, ConsultPolicy):
+            late.append((PolicyDecided(command.turn), 0))
         elif isinstance(command, Compact):
             late.append((world.summary_outcome(command), 0))
         else:
@@ -253,7 +273,7 @@ def test_after_a_crash_anywhere_no_attempt_is_begun_twice(history: History, cut:
     bring_to_its_end(world)
     laws.no_call_starts_twice_but_by_right(world.entries)
     # What is only asked may be asked again.
-    asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)
+    asked = (Reconcile, Consult, ConsultAwait, ConsultPolicy, StartChild, FinishChild, CheckOutput)
     work = [command for command in world.begun if not isinstance(command, asked)]
     assert len(set(work)) == len(work)
 
@@ -288,6 +308,8 @@ def test_a_decision_is_stale_after_any_fact_and_an_outcome_only_when_its_command
             outcome, attempt = world.closing(command.index), 1
         elif isinstance(command, CheckOutput):
             outcome, attempt = OutputAccepted(command.turn), 0
+        elif isinstance(command, ConsultPolicy):
+            outcome, attempt = PolicyDecided(command.turn), 0
         elif isinstance(command, ConsultAwait):
             outcome, attempt = vocabulary.AwaitPassed(command.id), 0
         elif isinstance(command, Compact):

@@ -180,6 +180,7 @@ def test_a_different_result_ends_a_streak_of_results() -> None:
     assert [head.count for head in world.heads(LoopDetected)] == [3]
 
 
+@pytest.mark.requirement("run.loop.counting")
 def test_loop_detection_can_be_switched_off() -> None:
     world = World(Limits(loop_soft=0)).play(*[A] * 20, *[call(Ask("look", {"p": n})) for n in range(20)], *[B, C] * 12)
     assert world.heads(LoopDetected) == []
@@ -191,3 +192,30 @@ def test_skipped_calls_spend_no_budget_and_their_turn_counts() -> None:
     world = World(limits).play(*[call("pay")] * 4, call(Ask("pay", {"to": "b"})), call("look"))
     assert world.hows()[:5] == ["returned", "returned", "loop", "loop", "returned"]
     assert (world.end.code, world.state.guards.tool_turns) == ("max_tool_turns", 6)
+
+
+@pytest.mark.requirement("run.loop.new_streak")
+def test_a_streak_goes_on_over_a_crash_a_pause_and_an_await_and_ends_with_another_turn() -> None:
+    world = World(Limits(loop_soft=3, loop_hard=9))
+    world.reply(call("look", "wire"))
+    world.crash()
+    world.finish(world.tool_calls[0])
+    world.say("approved")
+    world.finish(world.tool_calls[0])
+    world.pause()
+    world.reply(call("look", "wire"))
+    world.resume()
+    world.say("denied")
+    world.finish(world.tool_calls[0])
+    world.reply(call("look", "wire"))
+    assert world.hows(2) == ["loop", "loop"]
+    assert [head.count for head in world.heads(LoopDetected)] == [3]
+    world.reply(call("scan"))
+    world.finish(world.tool_calls[0])
+    for turn in range(4, 7):
+        world.reply(call("look"))
+        if turn < 6:
+            world.finish(world.tool_calls[0])
+    assert world.hows(4) == world.hows(5) == ["returned"]
+    assert world.hows(6) == ["loop"]
+    assert [head.count for head in world.heads(LoopDetected)] == [3, 3]

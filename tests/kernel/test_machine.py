@@ -17,6 +17,7 @@ from weftline.kernel.state import (
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     Decision,
     FinishChild,
     Reconcile,
@@ -109,6 +110,8 @@ class RunMachine(RuleBasedStateMachine):
             self.world.model_ends(command, reply)
         elif isinstance(command, CheckOutput):
             self.world.checked(command)
+        elif isinstance(command, ConsultPolicy):
+            self.world.judged(command)
         elif isinstance(command, Compact):
             self.world.summarized(command)
         elif isinstance(command, Consult):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.canonical import canonical_value, digest
-from weftline.kernel import guards
+from weftline.kernel import guards, policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import await_id
 from weftline.kernel.context import (
@@ -59,6 +59,7 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
+from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -66,6 +67,7 @@ from weftline.kernel.state import (
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     FinishChild,
     New,
     Reconcile,
@@ -73,6 +75,7 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
+from weftline.kernel.wanted import is_wanted
 from weftline.messages import Usage
 
 from .content import Content
@@ -104,6 +107,8 @@ class Tool(Struct, frozen=True):
     concurrent: bool = False
     child: bool = False
     asks: AwaitKind | None = None
+    bookkeeping: bool = False
+    terminal: bool = False
 
 
 TOOLS = {
@@ -125,6 +130,8 @@ TOOLS = {
         Tool("hire", "idempotent", concurrent=True, child=True, asks="confirm"),
         Tool("ask_user", "read", concurrent=True, asks="question"),
         Tool("present_plan", "read", asks="plan"),
+        Tool("note", "idempotent", concurrent=True, bookkeeping=True),
+        Tool("submit", "idempotent", terminal=True),
     )
 }
 DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
@@ -151,7 +158,18 @@ class Ask(Struct, frozen=True):
         verdict = "invalid" if "bad" in self.args else "ok"
         asks = Asks(tool.asks) if tool.asks and verdict == "ok" and not gated else None
         return AskedCall(
-            id, self.name, self.digest, verdict, tool.effect, tool.client, tool.concurrent, gated, tool.child, asks
+            id,
+            self.name,
+            self.digest,
+            verdict,
+            tool.effect,
+            tool.client,
+            tool.concurrent,
+            gated,
+            tool.child,
+            asks,
+            bookkeeping=tool.bookkeeping,
+            terminal=tool.terminal,
         )
 
 
@@ -226,10 +244,14 @@ class World:
 
     def step(self) -> bool:
         """One round of the driver: append what is decided, or else begin what is outstanding. False when it rests."""
+        if policies.is_due(self.state, self.clock):
+            self.append(New(TimerFired(self.clock)))
         decision = decide(self.state)
         if decision.append:
             self.append(*decision.append)
             return True
+        if self.state.policy.reached:
+            self.running = [command for command in self.running if is_wanted(self.state, command)]
         for command in decision.start:
             if command not in self.running:
                 self.running.append(command)
@@ -246,6 +268,8 @@ class World:
 
     def offer(self, head: Fact, *, attempt: int = 0) -> bool:
         """Something from outside the kernel; False when it rests on nothing any more and was refused."""
+        if isinstance(head, CallStarted) and policies.is_due(self.state, self.clock):
+            self.append(New(TimerFired(self.clock)))
         if not accepts(self.state, head, attempt=attempt):
             return False
         self.append(New(head))
@@ -256,6 +280,8 @@ class World:
     def crash(self, effects: dict[str, Effect] | None = None) -> None:
         """The process dies and another one takes over, with tools that now declare `effects` (default: as before)."""
         self.running.clear()
+        if self.state.keeps_time:
+            self.append(New(RunUnattended()))
         if self.state.in_flight:
             present = DECLARED if effects is None else effects
             started = {self.state.batch.calls[index].name for index in self.state.batch.running}
@@ -404,6 +430,11 @@ class World:
         """The calls whose child runs are open."""
         return [index for index, one in enumerate(self.state.batch.calls) if one.waits_for_child]
 
+    def judged(self, command: ConsultPolicy, head: PolicyDecided | None = None) -> bool:
+        """The policy engine has decided; by default it has nothing to say."""
+        self.running.remove(command)
+        return self.offer(head or PolicyDecided(command.turn))
+
     def checked(self, command: CheckOutput, *, accepted: bool = True) -> bool:
         self.running.remove(command)
         return self.offer(OutputAccepted(command.turn) if accepted else OutputRejected(command.turn))
@@ -471,6 +502,8 @@ class World:
                     self.child_finished(command)
                 case ConsultAwait():
                     self.code_answers(command)
+                case ConsultPolicy():
+                    self.judged(command)
                 case CheckOutput():
                     self.checked(command)
                 case Compact():

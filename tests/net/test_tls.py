@@ -90,3 +90,26 @@ async def test_a_server_that_does_not_speak_tls_cannot_be_connected_to() -> None
             await post(http, f"https://localhost:{port}/")
     assert (raised.value.reason, raised.value.sent) == ("connect", False)
     await http.aclose()
+
+
+def test_a_loop_that_ends_while_a_transport_is_being_closed_has_nothing_to_complain_about(
+    authority: Authority,
+) -> None:
+    server, trusted = authority.server("localhost"), authority.trusted()
+    complaints: list[str] = []
+
+    async def use() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(str(context)))
+        listener = await asyncio.start_server(answering(HELLO, stay=True), "127.0.0.1", 0, ssl=server)
+        http = AiohttpTransport(tls=trusted)
+        assert await post(http, f"https://localhost:{listener.sockets[0].getsockname()[1]}/") == b"hello"
+        closing = asyncio.ensure_future(http.aclose())
+        await asyncio.sleep(0)
+        assert not closing.done()  # it waits for the connection to be shut down
+        await loop.shutdown_asyncgens()
+        await closing
+        listener.close()
+
+    asyncio.run(use())
+    assert complaints == []

@@ -183,6 +183,31 @@ def test_without_configuration_each_key_in_the_environment_is_a_provider() -> No
     assert isinstance(_inner(google.resolve(None).provider), Google)
 
 
+@pytest.mark.requirement("provider.request.key_secrecy")
+@pytest.mark.parametrize(
+    ("provider", "key", "variable", "address", "sent_to"),
+    [
+        ("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "http://gw.test/claude", "/claude/v1/messages"),
+        ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "http://gw.test/v1/", "/v1/responses"),
+        ("google", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "http://gw.test/g", "/g/v1beta/models/"),
+        ("google", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "http://gw.test/v1", "/v1/models/"),
+    ],
+)
+async def test_a_gateway_that_the_environment_names_is_asked_in_place_of_the_vendor(
+    provider: str, key: str, variable: str, address: str, sent_to: str
+) -> None:
+    transport = RecordedTransport([])
+    environ = {key: "sk-secret", variable: address}
+    found = Config().catalog(transport=transport, environ=environ).resolve(f"{provider}:m")
+    with pytest.raises(LookupError):
+        await collect(found.provider, ModelRequest("m", [User.of("Hi")]))
+    assert transport.sent[0].url.startswith(f"http://gw.test{sent_to}")
+    assert "sk-secret" in str(transport.sent[0].headers)
+    with pytest.raises(WeftlineError, match=variable):
+        Config().catalog(transport=transport, environ={key: "sk-secret", variable: "gw.test"})
+    assert Config().catalog(transport=transport, environ={variable: "gw.test"}).entries() == []
+
+
 def test_what_is_not_available_says_why() -> None:
     models = build_catalog(usual_providers(), transport=TRANSPORT, environ={"OPENAI_API_KEY": ""})
     reasons = {one.name: one.reason for one in models.unavailable()}

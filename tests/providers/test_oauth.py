@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 import msgspec
 import pytest
 
+from weftline import Agent, Engine, hook
+from weftline.agent.hooks import OAuthRefreshed
 from weftline.config import load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
@@ -157,3 +159,21 @@ def test_oauth_settings_that_cannot_work_are_refused(setting: str, tmp_path: Pat
     with pytest.raises(WeftlineError) as refused:
         load_config(path)
     assert refused.value.code == "bad_config" and "providers.x.oauth" in refused.value.message
+
+
+@pytest.mark.requirement("loop.turn.stream_hooks")
+async def test_a_provider_behind_oauth_tells_of_a_new_token_and_not_of_one_that_it_still_has(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    models = load_config(path).catalog(transport=Stage(), environ={"REFRESH": "r0"})
+    providers: list[str] = []
+
+    @hook(OAuthRefreshed)
+    async def watch(point: OAuthRefreshed) -> None:
+        providers.append(point.provider)
+
+    agent = Agent("claude:claude-sonnet-4-5", hooks=[watch])
+    async with Engine(models=models) as engine:
+        for _ in range(2):
+            assert (await agent.run("Hi.", engine=engine)).text == "hi"
+    assert providers == ["anthropic"]

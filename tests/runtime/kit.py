@@ -51,6 +51,8 @@ class MoodyLog:
         """Flushes are committed while it is set: all of them, or those with an entry of the kind `holds`."""
         self.gate.set()
         self.holds = ""
+        self.waited = 0
+        """How many flushes have had to wait for it."""
         self.timers_gate = asyncio.Event()
         """The next due time is told while it is set."""
         self.timers_gate.set()
@@ -70,6 +72,7 @@ class MoodyLog:
         self.flushes += 1
         self.state_bytes += sum(len(write.state or b"") for write in writes)
         if not self.holds or any(item.kind == self.holds for write in writes for item in write.items):
+            self.waited += not self.gate.is_set()
             await self.gate.wait()
         if self.refusals:
             self.refusals -= 1

@@ -70,6 +70,34 @@ SCRIPTS: dict[str, Any] = {
             {"text": "heard {{tool_results.0}}"},
         ]
     },
+    "ask_beside": {
+        "turns": [calls(local("ask_user", question="Why?"), local("peer")), {"text": "{{all_tool_results}}"}]
+    },
+    "ask_and_pay": {
+        "turns": [
+            calls(local("pay", amount=1, payee="Ann"), local("ask_user", question="Why?"), ECHO),
+            {"text": "{{all_tool_results}}"},
+        ]
+    },
+    "ask_two": {
+        "turns": [
+            calls(local("ask_user", question="One?"), local("ask_user", question="Two?")),
+            {"text": "{{all_tool_results}}"},
+        ]
+    },
+    "ask_several": {
+        "turns": [
+            calls(local("ask_user", question="Which?", options=["a", "b", "c"], multiple=True)),
+            {"text": "heard {{tool_results.0}}"},
+        ]
+    },
+    "pay_then_ask": {
+        "turns": [
+            calls(local("pay", amount=5, payee="Ann")),
+            calls(local("ask_user", question="Then what?")),
+            {"text": "{{user_messages}}"},
+        ]
+    },
     "plan": {"turns": [calls(local("present_plan", plan="1. Go.")), {"text": "heard {{tool_results.0}}"}]},
     # Client tools.
     "lookup": {"turns": [calls(LOOKUP), {"text": "found {{tool_results.0}}"}]},

@@ -111,6 +111,8 @@ async def test_an_approval_may_change_the_arguments_and_cover_later_calls(api: A
     [
         ("ask", {"outcome": "answered", "value": "blue"}, "blue"),
         ("plan", YES, "approved"),
+        ("plan", YES | {"reason": "Soon."}, "Soon."),
+        ("plan", YES | {"args": {"plan": "1. Wait."}}, "1. Wait."),
         ("plan", {"outcome": "answered", "value": "Slower."}, "Slower."),
         ("plan", {"outcome": "denied", "reason": "No."}, "No."),
     ],
@@ -136,7 +138,7 @@ async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still
             "outcome: a confirm cannot be answered, only approved or denied"
         ]
         assert await refused({"outcome": "denied", "args": {}, "remember": True, "value": 1}) == [
-            "args: only the approval of a call can change its arguments",
+            "args: only the approval of a call or a plan can change it",
             "remember: only the approval of a call covers others",
             "value: only an answer has a value",
         ]

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.server.routes import awaits, health, models, root, runs, sessions, workspaces
+from weftline.server.routes import awaits, calls, forks, health, models, root, runs, sessions, workspaces
 from weftline.wire import events
 
 from .kit import Api, Frame, Json, local_tool
@@ -98,6 +98,7 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
         "child_ended",
         "context_compacted",
         "context_restored",
+        "policy_decision",
     }
 
 
@@ -107,6 +108,8 @@ def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_heal
     routes = (
         *runs.ROUTES,
         *awaits.ROUTES,
+        *calls.ROUTES,
+        *forks.ROUTES,
         *sessions.ROUTES,
         *models.ROUTES,
         *workspaces.ROUTES,

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from commands import weftline
 from weftline.client import CallName, Client, server_tool
 from weftline.events import CallFinished, CallOpened, TextDelta
@@ -37,6 +39,7 @@ async def pay() -> str:
 """
 
 
+@pytest.mark.requirement("run.effect.listing")
 def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS, arguments=("--drain", "0")) as server:
         key = server.create_key("acme")
@@ -65,6 +68,13 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
             client.cancel_run(run.id)
             assert client.get_run(run.id).in_doubt == doubted
             assert {one.id: one.in_doubt for one in client.list_runs().items} == {run.id: doubted, harmless: ()}
+            (listed,) = client.calls(run.id).items
+            assert (listed.run_id, listed.id, listed.name, listed.state) == (run.id, call.call_id, "pay", "in_doubt")
+            assert (listed.effect, listed.attempts, listed.how) == ("once", 1, "in_doubt")
+            assert listed.digest and listed.idempotency_key and listed.client is None
+            times = (listed.opened_at, listed.started_at, listed.closed_at)
+            assert None not in times and list(times) == sorted(times, key=str)
+            assert client.calls_in_doubt().items == (listed,) and client.calls(harmless).items == ()
             seen.detach()
             run.detach()
 
@@ -72,6 +82,9 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
         environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
         for options, env in ((("--db", str(server.db)), {}), ((), environment)):
             assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]
+            assert weftline("calls", "--in-doubt", *options, env=env).out.split() == [f"{run.id}/{call.call_id}"]
+            shown_calls = json.loads(weftline("calls", run.id[:-2], "--json", *options, env=env).out)
+            assert [one["idempotencyKey"] for one in shown_calls] == [listed.idempotency_key]
             assert harmless not in weftline("runs", "list", "--in-doubt", "--limit", "1", *options, env=env).out
 
         shown = weftline("runs", "show", run.id, "--db", str(server.db))

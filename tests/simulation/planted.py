@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from store.planted import EpochsOnlyForWorkInFlight
 from weftline.kernel.bodies import turn_args
-from weftline.kernel.entries import TurnCompleted
-from weftline.kernel.state import Call, Command, RunTool, State
+from weftline.kernel.decide import decide
+from weftline.kernel.entries import TimerFired, TurnCompleted
+from weftline.kernel.state import ActiveTime, Call, Command, RunTool, State
 from weftline.runtime import step as stepping
 from weftline.runtime.alarm import Alarm
 from weftline.runtime.clock import Clock
@@ -413,12 +414,55 @@ class LosesThePlaceOfSlowReaders(EmbeddedEngine):
         return followed
 
 
+# In policies
+
+
+class DecidesOnAnotherState:
+    """The kernel sees a state that `change` has made of the right one."""
+
+    def __init__(self, change: Callable[[State], State]) -> None:
+        self._change = change
+
+    def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+        if stepping.time_has_come(self._change(state), at):
+            facts = (Draft(TimerFired(at)), *facts)
+        entries = list(facts)
+        for draft in facts:
+            state = take_in(state, work, draft, at=at)
+        while (decision := decide(self._change(state))).append:
+            for draft in [stepping.write_down(state, work, new) for new in decision.append]:
+                entries.append(draft)
+                state = take_in(state, work, draft, at=at)
+        end = stepping.thread_end(state, work) if entries else None
+        return Step(state, entries, decision.start, decision.due_at, end)
+
+
+def sees(**use: Any) -> Callable[[], TakeStep]:
+    return lambda: DecidesOnAnotherState(lambda state: replace(state, policy=replace(state.policy, **use)))
+
+
+def _with_a_fast_clock(state: State) -> State:
+    time = state.policy.time
+    return replace(state, policy=replace(state.policy, time=replace(time, us=2 * time.us)))
+
+
+class TakesDowntimeForWork(SimulatedLog):
+    """A run that another process drove looks like one of this one's."""
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await super().claim(key, kinds=kinds)
+        return None if loaded is None else replace(loaded, row=replace(loaded.row, epoch=loaded.epoch))
+
+
 BUGS = (
     Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5", step=WritesADecisionAgain),
     Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
     Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=50),
     Bug(
-        "forgets_deadlines_while_commands_run", "D1", step=lambda: forgets_deadlines_while_commands_run, first_seed=740
+        "forgets_deadlines_while_commands_run",
+        "D1 D2",
+        step=lambda: forgets_deadlines_while_commands_run,
+        first_seed=44,
     ),
     Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
@@ -432,7 +476,7 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=6),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=35),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=105),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=150),
@@ -441,9 +485,15 @@ BUGS = (
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=1),
     Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=52),
-    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=345),
+    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=105),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=270),
+    Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=2),
+    Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=11),
+    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=2),
+    Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
+    Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 

@@ -43,6 +43,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
 from weftline.wire.events import INTERNAL, PROJECTIONS, delta_frames, project, project_stored, provider_call
 
@@ -260,6 +261,19 @@ def test_the_end_says_how_and_what_was_used(head: RunEnded, body: bodies.EndedBo
         (RunPaused("look", "ops"), "run_paused", {"reason": "look", "requestedBy": "ops"}),
         (RunResumed("go", "ops"), "run_resumed", {"notes": "go", "requestedBy": "ops"}),
         (FinalForced("max_turns"), "final_forced", {"reason": "max_turns"}),
+        (
+            PolicyDecided(3, ("look",), 2),
+            "policy_decision",
+            {
+                "turn": 3,
+                "allowedTools": ["look"],
+                "callsLeft": 2,
+                "failuresLeft": None,
+                "disableTools": False,
+                "failed": False,
+                "labels": {},
+            },
+        ),
         (ContextRestored("ops"), "context_restored", {"requestedBy": "ops"}),
     ],
 )

@@ -135,6 +135,7 @@ def test_a_snapshot_always_has_every_key(status: Status) -> None:
         "cancelReceipt",
         "awaits",
         "finishReason",
+        "forkedFrom",
     }
     assert raw.count(SPEC) == 2
     assert body["id"] == body["runId"] == "run_1"

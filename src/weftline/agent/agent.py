@@ -62,6 +62,15 @@ class Agent(Definition[OutputT, DepsT]):
         async with host.owned(run):
             yield run
 
+    async def warmup(self, *, engine: Engine | None = None) -> None:
+        """Opens the agent's sets of tools before its first run needs them; see `Engine.warmup`.
+
+        Without an `engine` that is for its runs in memory, on this event loop.
+        """
+        from weftline.agent.in_memory import in_memory
+
+        await (engine or await in_memory()).warmup(self)
+
     def as_tool(self, description: str, *, name: str | None = None) -> Subagent:
         """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
 

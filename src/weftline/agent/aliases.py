@@ -70,11 +70,17 @@ class Aliases:
                 return message
 
 
+RESERVED = "__output__"
+"""What other libraries call the tool that gives a typed answer. There is none here, and none is to look like it."""
+
+
 def check_names(tools: Iterable[str], aliases: Mapping[str, str]) -> None:
-    """Raises `Conflict` if the model would know two tools by one name."""
+    """Raises `Conflict` if the model would know two tools by one name, or one by a name that is reserved."""
     taken: dict[str, str] = {}
     for own in tools:
         wire = aliases.get(own, own)
+        if RESERVED in (own, wire):
+            raise Conflict(f"{RESERVED!r} cannot be the name of a tool: it stands for the answer itself.")
         if wire in taken and taken[wire] != own:
             raise Conflict(f"The tools {taken[wire]!r} and {own!r} would both be called {wire!r} by the model.")
         taken[wire] = own

@@ -89,6 +89,7 @@ async def answer_by_code(
         args=shown_args,
         options=asked.options,
         display_name=display_name,
+        parts=asked.parts,
     )
     for hooks, context in listeners:
         name, error = await hooks.ask(point, context, decided=lambda: point.said is not None)
@@ -105,5 +106,5 @@ async def answer_by_code(
         except Exception as misfit:  # the tool's own code, and the hook's values
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
-        return CodeAnswer("approved", f"hook:{name}", args=final)
+        return CodeAnswer("approved", f"hook:{name}", args=final, reason=said.reason)
     return None

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.json import decode
 
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
-from weftline.messages import UserPart
+from weftline.messages import Image, Text, UserPart
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import Tool
 from weftline.tools.coercion import coerced
@@ -39,3 +40,8 @@ def coerced_args(args: str, tool: Tool) -> str | None:
 def parts_of(result: object, *, before: tuple[UserPart, ...], tool: str) -> tuple[UserPart, ...]:
     """What a hook left as a result: the parts as they were, or anything that a tool may return."""
     return before if result is before else output_of(result, tool_name=tool).parts
+
+
+def in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
+    """What a model without vision reads of them."""
+    return tuple([Text(prompts.unseen_image(one.media_type)) if isinstance(one, Image) else one for one in parts])

@@ -14,7 +14,7 @@ from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
 from weftline.agent.above import Above, Listener
 from weftline.agent.asking import answer_by_code
-from weftline.agent.call_values import coerced_args, object_of, parts_of, written_object
+from weftline.agent.call_values import coerced_args, in_words, object_of, parts_of, written_object
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.deps import OwnedDeps
@@ -22,6 +22,7 @@ from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
+from weftline.agent.judging import judged
 from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.output import OutputType
@@ -36,7 +37,17 @@ from weftline.messages import Assistant, Message, Text, UserPart, joined_text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd, ChildLimits, CodeAnswer, CodeFailed, Gated, PendingAwait, PendingCall
+from weftline.runtime.code import (
+    ChildEnd,
+    ChildLimits,
+    CodeAnswer,
+    CodeFailed,
+    Gated,
+    Judged,
+    PendingAwait,
+    PendingCall,
+    PendingTurn,
+)
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
@@ -70,10 +81,14 @@ class AgentCode:
         plan: RunPlan | None = None,
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
+        observed: Callable[[], Awaitable[None]] | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
     ) -> None:
-        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised."""
+        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
+
+        `observed` tells whoever reads the logs of the agent's runs that this one has ended.
+        """
         self.info = info
         self.context = RunContext(info, deps)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
@@ -83,6 +98,7 @@ class AgentCode:
         self.registered = "" if plan is None or plan.code is None else plan.code
         """The name that the code of the run is found under."""
         self._planner = planner
+        self._observed = observed
         self.owner = owner
         """The agent."""
         self.quiet = asyncio.Event()
@@ -173,6 +189,14 @@ class AgentCode:
 
     def received(self, message: Assistant) -> Assistant:
         return self._frame.aliases.received(message)
+
+    async def renewed(self, turn: int, provider: str) -> None:
+        if not self._wants(points.OAuthRefreshed):
+            return
+        try:
+            await self.tell(points.OAuthRefreshed(turn, provider))
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
         kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
@@ -300,6 +324,9 @@ class AgentCode:
             parts = parts_of(failed.result, before=parts, tool=call.name)
         return Gated("unknown", call.args, parts, is_error=True)
 
+    async def judge(self, turn: PendingTurn) -> Judged:
+        return await judged(getattr(self.owner, "policy_engine", None), turn, self.info)
+
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
         listeners = ((self._hooks, self.context), *self.above.listeners)
         return await answer_by_code(
@@ -416,11 +443,10 @@ class AgentCode:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
             await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
         if self._wants(points.ToolAfter):
-            size, counts = output_bytes(output.parts), dict(call.counts)
+            seen = in_words(output.parts) if call.is_blind() else output.parts
+            size, counts = output_bytes(seen), dict(call.counts)
             await self.tell(
-                points.ToolAfter(
-                    call.turn, call.id, call.name, output.parts, output.is_error, size, counts, display_name=shown
-                )
+                points.ToolAfter(call.turn, call.id, call.name, seen, output.is_error, size, counts, display_name=shown)
             )
         return output
 
@@ -459,7 +485,9 @@ class AgentCode:
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
         told = (points.RunEnded, points.RunCancelled)
-        has_words = bool(self._frame.skills) or any(point in self._hooks for point in told)
+        has_words = (
+            bool(self._frame.skills) or self._observed is not None or any(point in self._hooks for point in told)
+        )
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -476,6 +504,8 @@ class AgentCode:
         with suppress(HookFailed):
             if points.RunEnded in self._hooks:
                 await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd)))
+        if self._observed is not None:
+            await self._observed()
 
     async def tell(self, point: points.Point) -> None:
         """Raises `HookFailed` if a hook fails that must not."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from copy import copy
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
@@ -14,6 +15,7 @@ from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.output import OutputType
+from weftline.agent.policy import Policy, PolicyEngine
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
@@ -22,6 +24,8 @@ from weftline.providers.base import Provider
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
     from typing_extensions import TypeVar as DefaultTypeVar
+
+    from weftline.agent.observing import RunObserver
 
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
@@ -56,10 +60,13 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -74,10 +81,13 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None: ...
     def __init__(
         self,
@@ -91,10 +101,13 @@ class Definition(Generic[OutputT, DepsT]):
         hooks: Sequence[Hook[Any]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
+        policy_engine: PolicyEngine | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
+        eager: bool = False,
     ) -> None:
         base = preset or Preset()
         name = base.name or None if name is None else name
@@ -113,16 +126,18 @@ class Definition(Generic[OutputT, DepsT]):
         self.behavior = (behavior or Behavior()).over(base.behavior)
         self.settings = (settings or Settings()).over(base.settings)
         self.limits = limits or base.limits or Limits()
+        self.policy = policy
+        self.policy_engine = policy_engine
         self.fallbacks = tuple(fallbacks)
+        self.eager = eager
+        """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             _check_hook(one)
+        self.observers: list[RunObserver] = []
+        """Who reads the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)
-        toolsets = [one for one in tools if hasattr(one, "open")]
-        if toolsets:  # most agents have none, and need nothing of what skills do
-            from weftline.agent.skilled import connect_skills
-
-            connect_skills(toolsets, self)
+        self._connect_skills(tools)
         self._output_kind = output
         self._output: OutputType[Any] | None = None
         self._overridden: ContextVar[Provider | str | None] = ContextVar(f"model of {name}", default=None)
@@ -144,6 +159,30 @@ class Definition(Generic[OutputT, DepsT]):
         """The agent's model, or the one that an `override` has put in its place."""
         overridden = self._overridden.get()
         return self.model if overridden is None else overridden
+
+    def varied(
+        self,
+        *,
+        instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
+        tools: Sequence[AgentTool] | None = None,
+    ) -> Self:
+        """The same agent with other instructions or tools, for one run. Tools are checked as for an agent."""
+        other = copy(self)
+        if instructions is not None:
+            other.instructions = instructions
+        if tools is not None:
+            _check_names(tools)
+            other.tools = tuple([made(one) for one in tools])
+            _check_tools(other.tools, self.tool_aliases, self.behavior)
+            self._connect_skills(other.tools)
+        return other
+
+    def _connect_skills(self, tools: Sequence[AgentTool]) -> None:
+        toolsets = [one for one in tools if hasattr(one, "open")]
+        if toolsets:  # most agents have none, and need nothing of what skills do
+            from weftline.agent.skilled import connect_skills
+
+            connect_skills(toolsets, self)
 
     def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""

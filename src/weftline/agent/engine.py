@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.asking import Await, shown
+from weftline.agent.asking import Await
 from weftline.agent.attached import parts_of
 from weftline.agent.child_plans import ChildPlans, subagents_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
+from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
+from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.plans import plan_of
@@ -35,40 +37,39 @@ from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
+from weftline.agent.varying import brought, given_names, own_tools, require_text, varied
 from weftline.errors import Conflict, InvalidRequest
-from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.bodies import decode_message
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import Blob, Message, Text, User
-from weftline.plan import RunPlan, decode_plan, encode_plan
+from weftline.plan import RunPlan, encode_plan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
-from weftline.store.awaits import AwaitFilter
-from weftline.store.base import IdempotencyKey, RunFilter, Store
+from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from weftline.agent.forking import ForkChanges
     from weftline.agent.stored import StoredThings
     from weftline.providers.workspace import WorkspaceCatalogs
-    from weftline.tools.base import Tool
+    from weftline.replay.forking import ForkPoint
+    from weftline.tools.base import Tool, Toolset
 
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
-_PAGE = 200
-_UNFINISHED = ("queued", "running", "paused")
 
 
-class Engine:
+class Engine(EndedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -107,6 +108,8 @@ class Engine:
         self._next = 0
         self._codes: dict[str, str] = {}
         """By run in memory: what its code is registered under."""
+        self._brought: dict[str, tuple[Toolset, ...]] = {}
+        """By run in memory: the sets of tools that were given with it."""
         self._kept: KeptRuns | None = None
         """Runs in memory that nobody owns any more."""
         self.closing: AsyncGenerator[None] | None = None
@@ -136,6 +139,8 @@ class Engine:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
         self._offer_own(agent, name)
+        if agent.eager and self._host is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tools.begin, agent)
 
     # Life
 
@@ -158,9 +163,13 @@ class Engine:
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
+        self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        for agent in self._tools.agents.values():
+            if agent.eager:
+                self._tools.begin(agent)
         try:
             for beside in self._beside:
                 await self._guests.enter_async_context(beside())
@@ -255,6 +264,13 @@ class Engine:
         assert self._stored is not None
         return self._stored
 
+    async def warmup(self, agent: Definition[Any, Any]) -> None:
+        """Opens the agent's sets of tools, so that its first run finds its servers connected and its skills read.
+
+        Those that are open stay as they are, and what comes meanwhile waits for the same opening.
+        """
+        await self.at_home(lambda: self._tools.warm(agent))
+
     # Runs
 
     async def start(
@@ -306,13 +322,14 @@ class Engine:
             idempotency = None
             if key is not None:
                 same = encode_plan(replace(plan, name="", code=agent.name))
-                digest = sha256(same + str(options.get("thread")).encode()).digest()
+                digest = sha256(same + str(options.get("thread")).encode() + given_names(options)).digest()
                 idempotency = IdempotencyKey(_ROUTE, key, digest)
             create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
+            sets = brought(agent, self._tools.find(name) or agent)
             # A caller that goes away now has no run to cancel: whether there is one is found out by `_abandon`.
-            task = asyncio.create_task(self._created(create(self._workspace, plan), name))
+            task = asyncio.create_task(self._created(create(self._workspace, plan), name, sets))
             created.append(task)
             return Run(self, await asyncio.shield(task), output=agent.output_type)
         except BaseException:
@@ -320,7 +337,7 @@ class Engine:
                 self._forget_code(name)
             raise
 
-    async def _created(self, creating: Coroutine[Any, Any, str], name: str) -> str:
+    async def _created(self, creating: Coroutine[Any, Any, str], name: str, sets: Sequence[Toolset] = ()) -> str:
         try:
             run_id = await creating
         except BaseException:
@@ -328,8 +345,11 @@ class Engine:
             raise
         if run_id in self._codes:  # started before, under the same key
             self._forget_code(name)
-        elif self._tools.find(name) is not None:  # else it has ended by now
+            return run_id
+        if self._tools.find(name) is not None:  # else it has ended by now
             self._codes[run_id] = name
+        if sets:
+            self._brought[run_id] = tuple(sets)
         return run_id
 
     async def _abandon(self, created: Sequence[asyncio.Task[str]]) -> None:
@@ -359,30 +379,12 @@ class Engine:
         """
         host = await self.runtime()
         root = None if run_id is None else await self.locate(run_id)
-        found: list[Await] = []
-        after = (0, "")
-        while page := await host.awaits(
-            AwaitFilter(workspace=self._workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
-        ):
-            after = page[-1].run, page[-1].id
-            found += [shown(one) for one in page]
+        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
         return [one for one in found if agent is None or one.agent == agent]
 
     async def unclaimed(self) -> list[str]:
         """The unfinished runs whose agents are not registered here, newest first. They wait."""
-        host = await self.runtime()
-        found: list[str] = []
-        before: int | None = None
-        while rows := await host.runs(
-            RunFilter(workspace=self._workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
-        ):
-            before = rows[-1].key
-            found += [ids.run_id(row.key, row.salt) for row in rows if not await self._is_known(host, row.key)]
-        return found
-
-    async def _is_known(self, host: EmbeddedEngine, key: int) -> bool:
-        created = await host.entry(key, 1)
-        return created is None or self._tools.knows(decode_plan(decode_created(created.body).plan))
+        return await unclaimed_runs(await self.runtime(), self._workspace, knows=self._tools.knows)
 
     def thread(self, name: str) -> Thread:
         """A conversation by its name."""
@@ -408,6 +410,9 @@ class Engine:
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
         self._forget_code(self._codes.pop(run_id, ""))
+        if sets := self._brought.pop(run_id, ()):
+            others = {id(one) for given in self._brought.values() for one in given}
+            await self._tools.drop([one for one in sets if id(one) not in others])
         if self._kept is not None:
             await self._kept.add(host, key)
 
@@ -444,6 +449,7 @@ class Engine:
             if own:
                 given = " and ".join([f"{name}=" for name in ("deps", "hooks") if name in options])
                 raise InvalidRequest(f"A durable run cannot be given {given}: the next process would not have it.")
+            require_text(options.get("instructions"))
             if agent.name is None:
                 raise InvalidRequest("A durable agent needs a name: Agent(…, name='billing').")
             if self._tools.find(agent.name) is None:
@@ -456,9 +462,38 @@ class Engine:
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
-        setup = Setup(agent, deps=deps, hooks=options.get("hooks", ()), behavior=options.get("behavior"))
+        setup = Setup(
+            varied(agent, options),
+            owner=agent,
+            deps=deps,
+            hooks=options.get("hooks", ()),
+            behavior=options.get("behavior"),
+        )
         self._tools.register(name, setup)
         return name
+
+    async def begin_fork(
+        self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
+    ) -> tuple[str, Definition[Any, Any] | None]:
+        """Starts a fork; returns its id, and its agent if it has one here."""
+        host = await self.runtime()
+        plan = point.plan
+        if plan.code is None:
+            if changes.model is not None:
+                plan = replace(plan, model=await self.model_id(changes.model))
+            plan = point.continued(changes.applied(plan, None), message=changes.message)
+            run_id = await host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+            return run_id, None
+        agent = agent or self._tools.find(plan.code)
+        if agent is None:
+            raise InvalidRequest(f"The agent {plan.code!r} of the run is not here: give it to the fork.")
+        name = self._carried_by(agent, {})
+        model = changes.model if changes.model is not None else agent.present_model
+        if changes.model is not None or not isinstance(model, str):
+            plan = replace(plan, model=await self.model_id(model, by=name))
+        plan = point.continued(changes.applied(replace(plan, code=name), agent), message=changes.message)
+        creating = host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+        return await (creating if self.durable else self._created(creating, name)), agent
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
         name = options.get("thread")
@@ -486,14 +521,20 @@ class Engine:
                 await asyncio.to_thread(parts_of, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
             )
             messages = (*given, User(parts))
+        tools = options.get("tools")
+        only = None
+        if self.durable and tools is not None:
+            only = await self._tools.names_of(own_tools(agent, tools))
         plan = plan_of(
-            agent,
+            varied(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
             code=code,
+            only=only,
             model=await self.model_id(options.get("model", agent.present_model), by=code),
             messages=messages,
             given=len(given),
             settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
+            policy=options.get("policy"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
             metadata=options.get("metadata"),

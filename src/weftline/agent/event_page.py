@@ -42,6 +42,7 @@ NAMES: dict[type[Event], Names] = {
     events.OutputRejected: Names(("output_rejected",), ("output.rejected",)),
     events.LoopDetected: Names(("loop_detected",), ("loop.detected",)),
     events.BudgetExceeded: Names(("tool_budget_exceeded",), ("budget.exceeded",)),
+    events.PolicyDecided: Names(("policy_decision",), ("policy.decided",)),
     events.FinalForced: Names(("final_forced",), ("final.forced",)),
     events.ContextCompacted: Names(("context_compacted",), ("context.compacted",)),
     events.ContextRestored: Names(("context_restored",), ("context.restored",)),

@@ -18,7 +18,7 @@ from weftline.kernel.entries import (
     ResultsOverBudget,
     TurnCompleted,
 )
-from weftline.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
+from weftline.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 
 Tell: TypeAlias = Callable[[points.Point], Awaitable[None]]
 
@@ -69,8 +69,8 @@ class FactPoints:
                 await self._tell(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
             case AttemptFailed():
                 await self._count(fact)
-            case MessagesTaken() if points.MessagesTaken in hooks:
-                await self._tell(points.MessagesTaken(len(fact.ids)))
+            case MessagesTaken():
+                await self._taken(len(fact.ids))
             case TurnCompleted():
                 await self._count(fact)
                 self._open[fact.turn] = len(fact.calls)
@@ -82,6 +82,14 @@ class FactPoints:
                     await self._done(fact.turn, calls=True)
             case _:
                 pass
+
+    async def _taken(self, count: int) -> None:
+        if points.MessagesTaken in self._hooks:
+            await self._tell(points.MessagesTaken(count))
+        if points.MessageInjected in self._hooks:
+            # The model is asked next, so nothing has been said after them yet.
+            for message in [one for one in self._messages if isinstance(one, User)][-count:]:
+                await self._tell(points.MessageInjected(message.text))
 
     async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
         if points.UsageCounted in self._hooks:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
 from weftline import prompts
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.providers.base import ProviderError
-from weftline.tools.asking import Ask
+from weftline.tools.asking import Ask, misfit
 from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ OTHER_NAMES: dict[str, str] = {
     "run_end": "run_ended",
     "run_messages": "messages_taken",
     "run_start": "run_started",
-    "steer_inject": "messages_taken",
+    "steer_inject": "message_injected",
     "stream_end": "stream_ended",
     "stream_text": "text_streamed",
     "stream_thinking": "thinking_streamed",
@@ -113,6 +114,13 @@ class MessagesTaken(Point, name="messages_taken"):
     """
 
     count: int
+
+
+@dataclass(eq=False)
+class MessageInjected(Point, name="message_injected"):
+    """One of the messages that were said to the run on the way, and are taken now: steering or a follow-up."""
+
+    text: str
 
 
 @dataclass(eq=False)
@@ -315,20 +323,27 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
     args: Mapping[str, Any]
     options: tuple[str, ...] = ()
     display_name: str = ""
+    parts: tuple[AskBody, ...] = ()
+    """If these are several questions: each with its `prompt`, `options` and `multiple`."""
     _said: Said | None = None
 
-    def approve(self, args: Mapping[str, Any] | None = None) -> None:
-        """The call may begin, if need be with other arguments, which have to fit its tool."""
-        self._say(Said("approved", args))
-        if args is not None and self.about != "confirm":
+    def approve(self, args: Mapping[str, Any] | None = None, *, comment: str = "") -> None:
+        """The call may begin, if need be with other arguments, which have to fit its tool.
+
+        A plan is approved, if need be another one (`{"plan": …}`); the model reads the comment.
+        """
+        if args is not None and self.about not in ("confirm", "plan"):
             raise ValueError(f"an await of the kind {self.about!r} has no arguments to change")
+        self._say(Said("approved", args, reason=str(comment)))
 
     def deny(self, reason: str = "") -> None:
         """The call does not begin; the model reads the reason. A question stays without an answer."""
         self._say(Said("denied", reason=str(reason)))
 
     def answer(self, value: object) -> None:
-        """The answer to a question, a comment on a plan, or the result of a call in doubt."""
+        """The answer to a question (to several, a list), a comment on a plan, or the result of a call in doubt."""
+        if self.parts and (fault := misfit(AskBody("", parts=self.parts), value)):
+            raise ValueError(f"the answer {fault}")
         if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
             raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
         self._say(Said("answered", value=value))
@@ -400,7 +415,10 @@ class ToolResultStored(CallPoint, name="tool_result_stored"):
 
 @dataclass(eq=False)
 class ToolAfter(CallPoint, name="tool_after"):
-    """The result of a call as it is about to be stored. `output_bytes` is its size."""
+    """The result of a call as the model will read it. `output_bytes` is its size.
+
+    A model without vision reads a text in place of each image; what is stored has the image.
+    """
 
     result: tuple[UserPart, ...]
     is_error: bool

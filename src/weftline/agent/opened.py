@@ -29,6 +29,11 @@ class _Opening:
         """The server was out of reach, so that `tools` only stand in for its own."""
         self.tools = asyncio.create_task(self._open(tell), name="open a set of tools")
 
+    @property
+    def has_failed(self) -> bool:
+        tools = self.tools
+        return tools.done() and (self.failed or tools.cancelled() or tools.exception() is not None)
+
     async def _open(self, tell: Tell) -> Sequence[Tool]:
         toolset = self.toolset
         return await self._server(toolset, tell) if is_server(toolset) else await toolset.open()
@@ -59,9 +64,13 @@ class Opened:
     def __init__(self) -> None:
         self._openings: dict[int, _Opening] = {}
 
+    def begin(self, toolsets: Iterable[Toolset], tell: Tell) -> list[asyncio.Task[Sequence[Tool]]]:
+        """Starts to open all of them at once. Those that fail raise when their tools are asked for."""
+        return [self._opening(one, tell, again=True).tools for one in toolsets]
+
     async def warm(self, toolsets: Iterable[Toolset], tell: Tell) -> None:
-        """Opens all of them at once. Those that fail raise when their tools are asked for."""
-        openings = [self._opening(one, tell, again=True).tools for one in toolsets]
+        """The same, and waits."""
+        openings = self.begin(toolsets, tell)
         if openings:
             await asyncio.wait(openings)
 
@@ -77,6 +86,13 @@ class Opened:
 
     async def close(self) -> None:
         openings, self._openings = list(self._openings.values()), {}
+        await self._end(openings)
+
+    async def drop(self, toolsets: Iterable[Toolset]) -> None:
+        """Closes those of them that are open."""
+        await self._end([one for toolset in toolsets if (one := self._openings.pop(id(toolset), None)) is not None])
+
+    async def _end(self, openings: Sequence[_Opening]) -> None:
         for one in openings:
             one.tools.cancel()
         if openings:
@@ -85,7 +101,7 @@ class Opened:
 
     def _opening(self, toolset: Toolset, tell: Tell, *, again: bool = False) -> _Opening:
         opening = self._openings.get(id(toolset))
-        if opening is None or (again and opening.failed and opening.tools.done()):
+        if opening is None or (again and opening.has_failed):
             opening = self._openings[id(toolset)] = _Opening(toolset, tell)
         return opening
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.calling import Hook
+from weftline.agent.context import RunContext
+from weftline.agent.given import AgentTool
+from weftline.agent.policy import Policy
 from weftline.agent.settings import Limits, Settings
 from weftline.messages import Message
 from weftline.providers.base import Provider
@@ -37,8 +40,14 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     key: str
     """The same key and input give the same run; another input under the key is a `Conflict`."""
     model: str | Provider
+    instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]]
+    """In place of the agent's. With a durable engine a text: a function could not be found again."""
+    tools: Sequence[AgentTool]
+    """In place of the agent's; an empty list offers none. With a durable engine some of the agent's own."""
     settings: Settings
     limits: Limits
+    policy: Policy
+    """As far as it is tighter than the agent's."""
     behavior: Behavior
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any]]

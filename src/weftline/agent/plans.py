@@ -11,7 +11,9 @@ from weftline.agent.behavior import Behavior, resolved
 from weftline.agent.calling import Hook
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
+from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
+from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.runtime.code import ChildLimits
@@ -28,8 +30,10 @@ def plan_of(
     given: int = 0,
     settings: Settings = _NO_SETTINGS,
     limits: Limits | None = None,
+    policy: Policy | None = None,
     hooks: Sequence[Hook[Any]] = (),
     behavior: Behavior | None = None,
+    only: Sequence[str] | None = None,
     fallbacks: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     requested_by: str = "",
@@ -42,6 +46,13 @@ def plan_of(
     output = agent.output_type
     points = {one.point for one in (*agent.hooks, *hooks)}
     checks = output is not None or OutputReady in points
+    rule, interrupts = rule_of(policy, agent.policy, engine=agent.policy_engine is not None)
+    stored = limits.stored(
+        resolved(behavior, agent.behavior),
+        fallbacks=len(fallbacks),
+        check_output=checks,
+        await_gate=AwaitGate in points,
+    )
     return RunPlan(
         messages=tuple(messages),
         name=code,
@@ -51,16 +62,12 @@ def plan_of(
         reasoning=settings.level,
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
-        limits=limits.stored(
-            resolved(behavior, agent.behavior),
-            fallbacks=len(fallbacks),
-            check_output=checks,
-            await_gate=AwaitGate in points,
-        ),
+        limits=replace(stored, policy=rule, interrupts_allowed=interrupts),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
         given=given,
         code=code,
+        only=None if only is None else tuple(only),
         requested_by=requested_by,
     )
 
@@ -92,6 +99,8 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         await_gate=own.await_gate or above.await_gate,
         nobody_to_ask=above.nobody_to_ask,
         four_eyes=own.four_eyes or above.four_eyes,
+        interrupts_allowed=own.interrupts_allowed and above.interrupts_allowed,
+        policy=_within_time(own.policy, limits.time_left_us),
     )
     return replace(
         plan,
@@ -101,6 +110,11 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         metadata=parent.metadata,
         requested_by=parent.requested_by,
     )
+
+
+def _within_time(rule: PolicyRule | None, left_us: int | None) -> PolicyRule | None:
+    """A child has no more time than its parent has left, so that it comes to its end by itself."""
+    return rule if left_us is None else PolicyRule(time_budget_us=left_us).within(rule)
 
 
 def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
@@ -132,6 +146,8 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         plan.limits,
         tool_budgets={**sent.limits.tool_budgets, **plan.limits.tool_budgets},
         local_timeout_us=sent.limits.local_timeout_us,
+        policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
+        interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         on_local_timeout=sent.limits.on_local_timeout,
     )
     return replace(

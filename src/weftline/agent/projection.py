@@ -16,6 +16,7 @@ from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
+from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
@@ -147,6 +148,18 @@ def _over_budget(head: log.BudgetExceeded, body: bytes) -> AnyEvent:
     return events.BudgetExceeded(tool=head.tool, max_calls=head.max_calls, call_index=head.call_index)
 
 
+def _policy(head: PolicyDecided, body: bytes) -> AnyEvent:
+    return events.PolicyDecided(
+        turn=head.turn,
+        allowed_tools=head.allowed,
+        calls_left=head.calls_left,
+        failures_left=head.failures_left,
+        disable_tools=head.disable_tools,
+        failed=head.failed,
+        labels=bodies.decode_policy(body).labels if body else {},
+    )
+
+
 def _forced(head: log.FinalForced, body: bytes) -> AnyEvent:
     return events.FinalForced(reason=head.reason)
 
@@ -195,6 +208,7 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.OutputRejected: _rejected,
     log.LoopDetected: _looped,
     log.BudgetExceeded: _over_budget,
+    PolicyDecided: _policy,
     log.FinalForced: _forced,
     ContextCompacted: _compacted,
     ContextRestored: _restored,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, cast
+from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
 
 from weftline.agent.bubbling import with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
@@ -20,6 +21,9 @@ from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.receipts import CancelReceipt
+
+Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+_MANY = 2**31 - 1
 
 
 class Host(Protocol):
@@ -110,6 +114,19 @@ class Run(Generic[OutputT]):
             raise failure(result) from self._engine.fault_of(self.id)
         return result
 
+    async def messages(self) -> list[SavedMessage]:
+        """What was said in this run so far: each message from the end of its turn on, also while the run goes on."""
+        host = await self._engine.runtime()
+        facts = await host.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
+        return saved_messages(self.id, facts)
+
+    async def status(self) -> Status:
+        """Whether the run waits for its turn, is carried out, waits for somebody, or how it has ended."""
+        host = await self._engine.runtime()
+        row = await host.row(await self._key())
+        assert row is not None
+        return cast("Status", row.status)
+
     async def steer(self, text: str) -> None:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         host = await self._engine.runtime()
@@ -149,16 +166,18 @@ class Run(Generic[OutputT]):
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, object] = False,
+        comment: str = "",
         by: str = NAMELESS,
     ) -> None:
-        """A person allows the call that an await asks about, if need be with other arguments.
+        """A person allows the call that an await asks about, if need be with other arguments, or approves a plan.
 
         Args:
             await_id: See `Engine.awaits`.
-            args: All arguments of the call, in place of those that were shown.
+            args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
             remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
                 arguments that they must have. A text that ends in `*` is the beginning of one, which may go on with
                 plain words.
+            comment: What the model reads about a plan along with its approval.
             by: Who says so.
 
         Raises:
@@ -170,14 +189,18 @@ class Run(Generic[OutputT]):
         if args is not None and not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest("The arguments of a call are a mapping of names to values.", code="invalid_answer")
         given = None if args is None else dict(args)
-        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern_of("", remember)), by=by)
+        pattern = pattern_of("", remember)
+        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by)
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
         await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
 
     async def answer(self, await_id: str, value: Any, *, by: str = NAMELESS) -> None:
-        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
+
+        Several questions of one call are answered with a list, in their order, or with a text that answers them all.
+        """
         await self._say(await_id, Answer(outcome="answered", value=value), by=by)
 
     def below(self, run_id: str) -> Run[object]:

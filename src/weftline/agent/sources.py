@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,9 @@ from weftline.agent.disclosure import Disclosure, Withheld, place_search, withhe
 from weftline.agent.frame import Frame
 from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
+from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
+from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
@@ -49,8 +51,11 @@ class Setup:
         deps: object = NO_DEPS,
         hooks: Sequence[Hook[Any]] = (),
         behavior: Behavior | None = None,
+        owner: Definition[Any, Any] | None = None,
     ) -> None:
         self.agent = agent
+        self.owner = owner or agent
+        """The agent that was given, if `agent` is one like it with other tools or instructions for one run."""
         self.deps = deps
         self.hooks = tuple(hooks)
         self.behavior = behavior
@@ -69,6 +74,8 @@ class AgentTools:
         """Those whose deps have not been left yet. A run may be back in memory before that."""
         self._faults: dict[str, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
+        self.facts_of: FactsOf | None = None
+        """Reads the log of a run, for whoever observes the agent's runs."""
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -107,6 +114,34 @@ class AgentTools:
             late = await _left_in(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
+    def begin(self, agent: Definition[Any, Any]) -> None:
+        """Starts to open the agent's sets of tools. Runs that come meanwhile wait for the same opening."""
+        _, tell = _listeners(agent, None)
+        self._opened.begin([one for one in agent.tools if is_toolset(one)], tell)
+
+    async def warm(self, agent: Definition[Any, Any]) -> None:
+        """Opens the agent's sets of tools, unless they are open. Raises what a hook fails with that must not."""
+        refusals, tell = _listeners(agent, None)
+        sets = [one for one in agent.tools if is_toolset(one)]
+        await self._opened.warm(sets, tell)
+        for one in sets:
+            await self._opened.tools(one)
+        for refusal in refusals[:1]:
+            raise refusal
+
+    async def drop(self, toolsets: Sequence[Toolset]) -> None:
+        """Closes sets of tools that no agent or run has any more."""
+        used = {id(one) for setup in self._setups.values() for one in setup.agent.tools}
+        await self._opened.drop([one for one in toolsets if id(one) not in used])
+
+    async def names_of(self, tools: Sequence[Tool | Toolset]) -> list[str]:
+        """The names of tools, as a plan has them. Servers are not asked for theirs: they may be out of reach."""
+        names: list[str] = []
+        for one in tools:
+            prefix = getattr(one, "prefix", "")
+            names += [f"{prefix}*"] if prefix else [found.spec.name for found in await self._tools_of(one)]
+        return names
+
     # As `ToolSource`
 
     def knows(self, plan: RunPlan) -> bool:
@@ -126,10 +161,10 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only = self._setups[plan.code], None
+        setup, only, heard = self._setups[plan.code], None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
-            setup, only = await self._walk(setup, plan.path)
+            setup, only, heard = await self._walk(setup, plan.path)
         except LookupError as error:
             problem = str(error), error
         agent, parent = setup.agent, run.parent
@@ -145,17 +180,10 @@ class AgentTools:
         )
         tools, deps, owned = dict[str, Tool](base.tools), None, None
         hooks = Hooks([*agent.hooks, *setup.hooks])
-        refusals: list[HookFailed] = []
-
-        async def tell(point: Point) -> None:
-            try:
-                await hooks.watch(point, RunContext(info, None))
-            except HookFailed as failed:
-                refusals.append(failed)
-
+        refusals, tell = _listeners(hooks, RunContext(info, None))
         frame = Frame()
         try:
-            await self._opened.warm([one for one in agent.tools if is_toolset(one)], tell)
+            await self._opened.warm([one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], tell)
             frame = await self._framed(setup, plan, tools, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
@@ -169,7 +197,7 @@ class AgentTools:
             problem = problem or (str(refusal), refusal.__cause__)
         code = AgentCode(
             info,
-            owner=agent,
+            owner=setup.owner,
             frame=frame,
             hooks=hooks,
             output=None if plan.output_schema is None else agent.output_type,
@@ -179,12 +207,24 @@ class AgentTools:
             problem=problem,
             plan=plan,
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
+            observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code)
+
+    def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
+        async def tell() -> None:
+            for one in tuple(agent.observers):
+                try:
+                    assert self.facts_of is not None
+                    await one.ended(run, self.facts_of)
+                except Exception:
+                    logger.exception("run %s: its end could not be told to %r", run.id, one)
+
+        return tell
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)
@@ -197,13 +237,16 @@ class AgentTools:
         if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
             del self.running[code.info.id]
 
-    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None]:
-        """What a path of subagents leads to, and the names of the tools that it has; None for all.
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
+        """What a path of subagents leads to, the names of the tools that it has (None for all), and whether somebody
+        observes a run above it, and so this one, too.
 
         Raises `LookupError` if the path leads nowhere any more.
         """
         only: frozenset[str] | None = None
+        heard = False
         for step in path:
+            heard = heard or bool(setup.agent.observers)
             found = await self._subagent(setup.agent, step)
             if found is None:
                 raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
@@ -211,7 +254,7 @@ class AgentTools:
                 setup, only = Setup(found.agent), None
             elif found.only is not None:
                 only = found.only if only is None else only & found.only
-        return setup, only
+        return setup, only, heard
 
     async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
         for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
@@ -229,11 +272,13 @@ class AgentTools:
         aliases = Aliases(agent.tool_aliases)
         withheld: list[Withheld] = []
         for one in agent.tools:
+            if not may_have(plan.only, one):
+                continue
             # Only sets of tools that come from outside have a word on it.
             lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
-                if only is not None and name not in only:
+                if (only is not None and name not in only) or not is_among(plan.only, name):
                     continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
@@ -245,7 +290,7 @@ class AgentTools:
         for name in behavior.dedup_tools or {}:
             if name in tools:
                 check_dedup(name, tools[name].effect)
-        skills = [one for one in agent.tools if isinstance(one, Skills)]
+        skills = [one for one in agent.tools if isinstance(one, Skills) and has_skills(plan.only)]
         for one in skills:
             one.check_tools(ToolNames(tools, aliases=aliases.by_name))
         return Frame(
@@ -260,6 +305,39 @@ class AgentTools:
         if is_toolset(one):
             return await self._opened.tools(one)
         return (one,)
+
+
+def is_among(only: Sequence[str] | None, name: str) -> bool:
+    """Whether a plan with this `only` has a tool of this name."""
+    return only is None or any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in only)
+
+
+def has_skills(only: Sequence[str] | None) -> bool:
+    return only is None or not SKILL_TOOLS.isdisjoint(only)
+
+
+def may_have(only: Sequence[str] | None, one: Tool | Toolset) -> bool:
+    """Whether such a plan may have something of this. Most sets of tools say only when they are open what they have."""
+    if only is None or not is_toolset(one):
+        return True
+    prefix: str = getattr(one, "prefix", "")
+    return f"{prefix}*" in only if prefix else any(not name.endswith("*") for name in only)
+
+
+def _listeners(
+    hooks: Definition[Any, Any] | Hooks, context: RunContext[Any] | None
+) -> tuple[list[HookFailed], Callable[[Point], Awaitable[None]]]:
+    """Who tells the hooks what happens to sets of tools, and those that failed and must not."""
+    told = hooks if isinstance(hooks, Hooks) else Hooks(hooks.hooks)
+    refusals: list[HookFailed] = []
+
+    async def tell(point: Point) -> None:
+        try:
+            await told.watch(point, context)
+        except HookFailed as failed:
+            refusals.append(failed)
+
+    return refusals, tell
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:

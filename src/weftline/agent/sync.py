@@ -12,7 +12,8 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
 from weftline.agent.results import OutputT, RunResult
-from weftline.agent.run import Run
+from weftline.agent.run import Run, Status
+from weftline.agent.saved import SavedMessage
 from weftline.background import LoopThread
 from weftline.events import AnyEvent
 
@@ -64,6 +65,12 @@ class SyncRun(Generic[OutputT]):
     def result(self) -> RunResult[OutputT]:
         return self._loop.run(self._run.result())
 
+    def messages(self) -> list[SavedMessage]:
+        return self._loop.run(self._run.messages())
+
+    def status(self) -> Status:
+        return self._loop.run(self._run.status())
+
     def steer(self, text: str) -> None:
         self._loop.run(self._run.steer(text))
 
@@ -79,9 +86,10 @@ class SyncRun(Generic[OutputT]):
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, object] = False,
+        comment: str = "",
         by: str = "library",
     ) -> None:
-        self._loop.run(self._run.approve(await_id, args=args, remember=remember, by=by))
+        self._loop.run(self._run.approve(await_id, args=args, remember=remember, comment=comment, by=by))
 
     def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
         self._loop.run(self._run.deny(await_id, reason, by=by))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from weftline.agent.calling import hook
 from weftline.agent.hooks import AwaitGate
+from weftline.kernel.bodies import AskBody
 
 _one_at_a_time = threading.Lock()
 
@@ -27,6 +28,24 @@ class Asked(Protocol):
     def answer(self, value: Any) -> None: ...
 
 
+class _PartOf:
+    """One of several questions: what is said to it goes to `taken`."""
+
+    about = "question"
+
+    def __init__(self, part: AskBody, taken: list[object]) -> None:
+        self.question, self.options, self._taken = part.prompt, part.options, taken
+
+    def approve(self) -> None:
+        raise AssertionError("a question is answered")
+
+    def deny(self, reason: str = "") -> None:
+        """There is no answer to it, so there is none to any."""
+
+    def answer(self, value: Any) -> None:
+        self._taken.append(value)
+
+
 @hook(AwaitGate)
 async def ask_in_terminal(gate: AwaitGate) -> None:
     """Asks on the terminal, one question after the other. Where there is none, the question is left to others."""
@@ -36,7 +55,10 @@ async def ask_in_terminal(gate: AwaitGate) -> None:
 def _ask(gate: AwaitGate) -> None:
     with _one_at_a_time:
         try:
-            ask(gate)
+            if gate.parts:
+                _each(gate)
+            else:
+                ask(gate)
         except EOFError:
             pass  # nobody sits there
 
@@ -44,6 +66,16 @@ def _ask(gate: AwaitGate) -> None:
 def ask(asked: Asked) -> None:
     """Asks whoever sits at the terminal, in this thread. Raises `EOFError` if nobody does."""
     _ASKED[asked.about](asked)
+
+
+def _each(gate: AwaitGate) -> None:
+    answers: list[object] = []
+    for number, part in enumerate(gate.parts, 1):
+        _question(_PartOf(part, answers))
+        if len(answers) < number:
+            gate.deny()
+            return
+    gate.answer(answers)
 
 
 def _confirm(gate: Asked) -> None:

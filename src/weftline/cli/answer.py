@@ -22,7 +22,7 @@ def command(ref: str, values: tuple[str, ...], url: str | None, workspace: str |
     """Answer a question of a run, comment on its plan, or say what the result of a call was that is in doubt.
 
     AWAIT is as `weftline awaits` prints it, or a run that asks one thing only. Give several answers where several
-    options may be chosen.
+    options may be chosen, and one to each where several questions are asked.
     """
     value = values[0] if len(values) == 1 else list(values)
     say(ref, {"outcome": "answered", "value": value}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -15,14 +15,27 @@ from weftline.cli.where import URL, WORKSPACE
 
 @click.command()
 @AWAIT
-@click.option("--args", "args", metavar="JSON", help="All arguments of the call, in place of those that were shown.")
+@click.option(
+    "--args",
+    "args",
+    metavar="JSON",
+    help="All arguments of the call, or another plan, in place of those shown.",
+)
+@click.option("--comment", metavar="TEXT", help="What the model reads about a plan along with its approval.")
 @click.option("--remember", is_flag=True, help="Allow later calls of the same tool in this run, too.")
 @URL
 @WORKSPACE
 @DB
 @JSON
 def command(
-    ref: str, args: str | None, remember: bool, url: str | None, workspace: str | None, db: Path, as_json: bool
+    ref: str,
+    args: str | None,
+    comment: str | None,
+    remember: bool,
+    url: str | None,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
 ) -> None:
     """Allow the call that a run asks about, or approve its plan.
 
@@ -31,6 +44,8 @@ def command(
     said: dict[str, Any] = {"outcome": "approved"}
     if args is not None:
         said["args"] = _object(args)
+    if comment:
+        said["reason"] = comment
     if remember:
         said["remember"] = True
     say(ref, said, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -16,12 +16,11 @@ from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
 from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
-from weftline.kernel.entries import KIND, CallClosed
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
-from weftline.runtime.receipts import CancelReceipt, receipt
+from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.server.cursors import cursor_of, key_of
 from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
@@ -211,7 +210,7 @@ class StoredRuns:
         return None if thread is None else await self._names.session(thread)
 
     async def receipt(self, key: int) -> CancelReceipt:
-        return receipt("", await self._store.log.heads(key, kinds=(KIND[CallClosed],)))
+        return await stored_receipt(self._store.log, key, "")
 
     async def _find(self, run_id: str) -> RunRow:
         parsed = ids.parse(run_id, prefix="run_")

@@ -30,6 +30,7 @@ __all__ = [
     "Frame",
     "InvalidSpec",
     "LocalTool",
+    "LoggedCall",
     "ModelInfo",
     "ModelUsed",
     "Models",
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
+    from weftline.client.ended import LoggedCall
     from weftline.client.errors import (
         ApiError,
         AuthError,
@@ -163,6 +165,7 @@ else:
         "Frame": "events",
         "InvalidSpec": "errors",
         "LocalTool": "tools",
+        "LoggedCall": "ended",
         "ModelInfo": "results",
         "ModelUsed": "results",
         "Models": "results",

@@ -80,14 +80,16 @@ class RunPeople:
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, Any] = False,
+        comment: str = "",
     ) -> Answered:
-        """Allows the call that an await asks about, if need be with other arguments.
+        """Allows the call that an await asks about, if need be with other arguments, or approves a plan.
 
         Args:
             await_id: The id of an `Await`, or of an `AwaitOpened` event of this run.
-            args: All arguments of the call, in place of those that were shown.
+            args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
             remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
                 arguments that they must have. A text that ends in `*` is the beginning of one.
+            comment: What the model reads about a plan along with its approval.
 
         Raises:
             BadRequest: if it does not fit the question; the run goes on waiting.
@@ -100,6 +102,8 @@ class RunPeople:
             said["args"] = dict(args)
         if remember is not False:
             said["remember"] = remember
+        if comment:
+            said["reason"] = comment
         return await answer(self._http, self.id, await_id, said)
 
     async def deny(self, await_id: str, reason: str = "") -> Answered:

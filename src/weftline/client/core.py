@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from weftline.client.awaits import Answered, Await, answer, inbox
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
+from weftline.client.ended import LoggedCall, calls, fork, run_path
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import ClientEvent
 from weftline.client.http import Created, Http, logger
@@ -254,6 +255,42 @@ class AsyncClient:
         if remember is not False:
             said["remember"] = remember
         return await answer(self.http, run_id, await_id, said)
+
+    async def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of a run in the order in which they were announced, with their keys, times and states."""
+        return await calls(self.http, f"{run_path(run_id)}/calls", _filters(limit=limit, cursor=cursor))
+
+    async def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of the workspace that may or may not have happened, those of the newest run first."""
+        return await calls(self.http, "/calls", _filters(state="in_doubt", limit=limit, cursor=cursor))
+
+    async def fork(
+        self,
+        run_id: str,
+        turn: int,
+        *,
+        message: str | None = None,
+        model_id: str | None = None,
+        system_prompt: str | None = None,
+        reasoning_level: str | int | None = None,
+        budgets: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Goes on from a turn of a run that has ended, counted from 0, as a new run; returns its id.
+
+        Args:
+            message: What the model reads before that turn.
+            model_id: In place of the run's own, as are the others.
+        """
+        changes = {
+            "turn": turn,
+            "message": message,
+            "modelId": model_id,
+            "systemPrompt": system_prompt,
+            "reasoningLevel": reasoning_level,
+            "budgets": None if budgets is None else dict(budgets),
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        return await fork(self.http, run_id, given)
 
     async def list_models(self) -> Models:
         return decoded(await self.http.call("GET", "/models"), Models)

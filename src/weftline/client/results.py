@@ -48,6 +48,13 @@ class FailureReason(Struct, frozen=True, rename="camel"):
     finish_reason: str | None = None
 
 
+class ForkedFrom(Struct, frozen=True, rename="camel"):
+    """The run that a fork goes on from, and the first turn that is not of that run."""
+
+    run_id: str
+    turn: int
+
+
 class RunSnapshot(Struct, frozen=True, rename="camel"):
     """A run as it is now. `status` is queued, running, succeeded, failed or cancelled.
 
@@ -81,6 +88,8 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     error_code: str | None = None
     """Set if the run failed: its error class, or another lowercase word such as `max_tool_turns`."""
     in_doubt: tuple[CallName, ...] = ()
+    forked_from: ForkedFrom | None = None
+    """Missing on a page of runs."""
 
     @property
     def ended(self) -> bool:

@@ -17,8 +17,8 @@ Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`, `tool_budgets`
-    and `budgets` are sent as they are given, `False` and `{}` included."""
+    """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`,
+    `tool_budgets`, `budgets` and `policy` are sent as they are given, `False` and `{}` included."""
 
     messages: Sequence[Mapping[str, Any]] | None
     attachments: Sequence[AttachmentLike] | None
@@ -29,6 +29,7 @@ class MessageOptions(TypedDict, total=False):
     loop_detection: Mapping[str, int] | Literal[False] | None
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
+    policy: Mapping[str, Any] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -52,6 +53,7 @@ class SessionOptions(TypedDict, total=False):
     loop_detection: Mapping[str, int] | Literal[False] | None
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
+    policy: Mapping[str, Any] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -79,6 +81,7 @@ _WIRE = {
     "loop_detection": "loopDetection",
     "tool_budgets": "toolBudgets",
     "budgets": "budgets",
+    "policy": "policy",
     "temperature": "temperature",
     "top_p": "topP",
     "stop_sequences": "stopSequences",

@@ -12,6 +12,7 @@ from weftline.background import LoopThread
 from weftline.client.awaits import Answered, Await
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
+from weftline.client.ended import LoggedCall
 from weftline.client.events import ClientEvent, Frame
 from weftline.client.notices import from_here
 from weftline.client.results import (
@@ -191,6 +192,38 @@ class Client:
             )
         )
 
+    def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of a run in the order in which they were announced, with their keys, times and states."""
+        return self.wait(self._core.calls(run_id, limit=limit, cursor=cursor))
+
+    def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
+        """The calls of the workspace that may or may not have happened, those of the newest run first."""
+        return self.wait(self._core.calls_in_doubt(limit=limit, cursor=cursor))
+
+    def fork(
+        self,
+        run_id: str,
+        turn: int,
+        *,
+        message: str | None = None,
+        model_id: str | None = None,
+        system_prompt: str | None = None,
+        reasoning_level: str | int | None = None,
+        budgets: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Goes on from a turn of a run that has ended, as a new run; see `AsyncClient.fork`."""
+        return self.wait(
+            self._core.fork(
+                run_id,
+                turn,
+                message=message,
+                model_id=model_id,
+                system_prompt=system_prompt,
+                reasoning_level=reasoning_level,
+                budgets=budgets,
+            )
+        )
+
     def answer_await(
         self,
         run_id: str,
@@ -306,9 +339,10 @@ class Run:
         *,
         args: Mapping[str, Any] | None = None,
         remember: bool | Mapping[str, Any] = False,
+        comment: str = "",
     ) -> Answered:
         """Allows the call that an await asks about, if need be with other arguments; see `AsyncRun.approve`."""
-        return self._client.wait(self._run.approve(await_id, args=args, remember=remember))
+        return self._client.wait(self._run.approve(await_id, args=args, remember=remember, comment=comment))
 
     def deny(self, await_id: str, reason: str = "") -> Answered:
         """Does not allow a call, or does not answer a question. The model reads the reason."""

@@ -61,6 +61,7 @@ class LocalTool(Generic[P, R]):
         long_running: bool = False,
         timeout_s: float | None = None,
         max_concurrency: int | None = None,
+        tags: Sequence[str] = (),
         local_names: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
@@ -72,6 +73,7 @@ class LocalTool(Generic[P, R]):
         self._arguments = arguments_of(parameters, fn, name=self.name, local_names=local_names)
         self._output_schema = output_schema
         self._long_running = long_running
+        self._tags = list(tags)
         self._is_async = inspect.iscoroutinefunction(fn)
         self._max_concurrency = max_concurrency
         # One tool may serve clients on several loops, and a semaphore belongs to one.
@@ -92,6 +94,8 @@ class LocalTool(Generic[P, R]):
             ref["outputSchema"] = dict(self._output_schema)
         if self._long_running:
             ref["longRunning"] = True
+        if self._tags:
+            ref["tags"] = self._tags
         return ref
 
     async def acquire(self) -> dict[str, Any]:
@@ -148,6 +152,7 @@ def tool(
     long_running: bool = False,
     timeout_s: float | None = None,
     max_concurrency: int | None = None,
+    tags: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
 
 

@@ -58,10 +58,12 @@ class Spent(Struct, frozen=True):
 class CallName(Struct, frozen=True, rename="camel"):
     tool_use_id: str = ""
     name: str = ""
+    run_id: str = ""
+    """Of a call of a run below: that run's id."""
 
 
 class CancelReceipt(Struct, frozen=True, rename="camel"):
-    """What a cancel found: every call of the run is in exactly one list.
+    """What a cancel found: every call of the run, and of those below it, is in exactly one list.
 
     `status` is the run's after the cancel: `cancelled`, or how it had ended before. Calls `in_doubt` were under way and
     may have taken effect.

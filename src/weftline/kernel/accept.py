@@ -8,6 +8,7 @@ First come, first served; a refused fact changes nothing.
 
 from __future__ import annotations
 
+from weftline.kernel import policies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -33,6 +34,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import Call, Question, State
 
 _ANSWERS = frozenset[How]({"returned", "failed"})
@@ -70,6 +72,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is CallGated:
         gated = _call(s, head)
         return gated is not None and gated.gated and not s.control.cancel
+    if type(head) is PolicyDecided:
+        return _judges(s, head)
     if type(head) is AwaitClosed:
         return _answers(s, head)
     if type(head) is AwaitPassed:
@@ -128,6 +132,13 @@ def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
     return lost and not call.awaiting and head.id not in s.questions.open
 
 
+def _judges(s: State, head: PolicyDecided) -> bool:
+    rule = s.limits.policy
+    if rule is None or not rule.engine or s.control.cancel or s.step != "batch" or s.guards.final or s.policy.reached:
+        return False
+    return head.turn == s.turn - 1 and s.policy.decided < head.turn and s.batch.asked == len(s.batch.calls)
+
+
 def _closes(s: State, head: CallClosed, attempt: int) -> bool:
     call = _call(s, head)
     if call is None or s.control.cancel or head.id != call.id or head.name != call.name:
@@ -144,7 +155,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
     that carries out a call is made.
     """
     call = _call(s, head)
-    if call is None or s.control.cancel or s.control.paused:
+    if call is None or s.control.cancel or s.control.paused or policies.is_late(s):
         return False
     if call.child is not None:
         return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1

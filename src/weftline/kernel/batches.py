@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts, prompts_people
-from weftline.kernel import guards
+from weftline import prompts, prompts_people, prompts_policy
+from weftline.kernel import guards, policies
 from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
 from weftline.kernel.endings import await_closed, blocked, closed, end
 from weftline.kernel.entries import (
@@ -39,6 +39,8 @@ _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 def carry_on(s: State) -> Decision:
     batch = s.batch
+    if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
+        return judged
     if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
         return _admit(s)
     if not batch.unclosed:
@@ -268,6 +270,8 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
         return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
     if call.verdict == "denied":
         return blocked(s, index, "denied", "")  # the text is made of what the person said
+    if call.verdict == "excluded":
+        return blocked(s, index, "excluded", prompts_policy.excluded(name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
         return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
@@ -347,10 +351,15 @@ def _over_max_turns(s: State) -> Decision:
 
 def _after(s: State) -> Decision:
     """Every call has its result."""
+    for call in s.batch.calls:
+        if call.terminal and call.how == "returned":
+            return end(s, "succeeded", reason=s.policy.reached, call=call.id)
     limits, streak = s.limits, s.guards.streak
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
         return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
+    if s.policy.reached:
+        return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:
             found = LoopDetected(streak.same_results, True, _tools(s), "results")

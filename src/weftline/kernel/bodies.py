@@ -17,19 +17,32 @@ from msgspec.structs import replace
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
 
 
+class Origin(Struct, frozen=True):
+    """Of a fork: the run that it goes on from, and its first turn that is not of that run, counted from 0."""
+
+    run: str
+    turn: int
+
+
 class CreatedBody(Struct, omit_defaults=True):
     """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
 
     plan: Raw
     sent: Raw | UnsetType = UNSET
+    origin: Origin | None = None
+    """The messages of a fork's plan are those of its origin before that turn."""
 
 
 class AskBody(Struct, omit_defaults=True):
-    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`."""
+    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
+
+    With `parts` these are several questions, and the answer is a list with one answer to each; `prompt` has them all.
+    """
 
     prompt: str
     options: tuple[str, ...] = ()
     multiple: bool = False
+    parts: tuple[AskBody, ...] = ()
 
 
 class TurnCall(Struct, omit_defaults=True):
@@ -110,6 +123,13 @@ class RenderedBody(Struct, omit_defaults=True):
     text: str
     state: Raw | UnsetType = UNSET
     """As in `ClosedBody`."""
+
+
+class PolicyBody(Struct, omit_defaults=True):
+    """Of `policy.decided`: what the engine adds to the run's labels, and whatever else it wants to be on record."""
+
+    labels: dict[str, str] = {}
+    metadata: Raw | UnsetType = UNSET
 
 
 class OpenedBody(Struct, omit_defaults=True):
@@ -224,6 +244,7 @@ decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_gated = Decoder(GatedBody).decode
 decode_rendered = Decoder(RenderedBody).decode
+decode_policy = Decoder(PolicyBody).decode
 decode_opened = Decoder(OpenedBody).decode
 decode_await = Decoder(AwaitBody).decode
 decode_answer = Decoder(AnswerBody).decode

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from weftline.kernel import guards
+from weftline.kernel import guards, policies
 from weftline.kernel.entries import (
     EXECUTED,
     STRICTNESS,
@@ -48,6 +48,8 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
                 gated=one.gated,
                 child=child,
                 asks=one.asks,
+                bookkeeping=one.bookkeeping,
+                terminal=one.terminal,
             )
         )
         if not one.concurrent and one.verdict == "ok":
@@ -151,7 +153,8 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
     batch = _changed(batch, head.index, announced)
     batch = replace(batch, asked=batch.asked - 1, gated=batch.gated - call.gated)
-    return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
+    announced_in = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
+    return announced_in if head.blocked else policies.opened(announced_in, call)
 
 
 def started(s: State, head: CallStarted) -> State | None:
@@ -216,7 +219,8 @@ def closed(s: State, head: CallClosed) -> State | None:
         next=_cursor(batch, calls, head.index),
         bytes=batch.bytes + max(head.size, 0),
     )
-    return replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
+    after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
+    return policies.call_closed(after, call, head)
 
 
 def await_id(turn: int, index: int, call: Call) -> str:

@@ -48,6 +48,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "messages.taken": bodies.decode_taken,
     "compaction.failed": bodies.decode_failed,
     "context.compacted": bodies.decode_summary,
+    "policy.decided": bodies.decode_policy,
     "run.ended": bodies.decode_ended,
 }
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {

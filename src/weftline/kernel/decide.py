@@ -8,8 +8,10 @@ the calls of a turn, `endings` on the last append.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weftline import prompts
-from weftline.kernel import compaction
+from weftline.kernel import compaction, policies
 from weftline.kernel.batches import carry_on
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
@@ -27,6 +29,18 @@ def decide(s: State) -> Decision:
         return end(s, "failed", code="worker_error", text="The run's log is damaged, so the run cannot continue.")
     if s.control.cancel:
         return _cancelled(s)
+    if s.limits.policy is None:
+        return _go_on(s)
+    if (cut := policies.out_of_time(s)) is not None:
+        return cut
+    decision, deadline_at = _go_on(s), policies.deadline_at(s)
+    if decision.append or deadline_at is None:
+        return decision
+    due_at = decision.due_at
+    return replace(decision, due_at=deadline_at if due_at is None else min(due_at, deadline_at))
+
+
+def _go_on(s: State) -> Decision:
     if s.compaction.open:
         return compaction.under_way(s)
     attempt = s.attempt

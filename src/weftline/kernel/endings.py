@@ -22,16 +22,17 @@ def end(
     closing: str = prompts.NOT_RUN,
     skip: frozenset[int] = frozenset(),
     expired: frozenset[str] = frozenset(),
+    call: str = "",
 ) -> Decision:
     """The last append of a run: every await and every open call closed, then the one terminal entry.
 
     `how` and `closing` are for calls that never began; `skip` has the indexes of those already closed, `expired` the
-    awaits that nobody answered in time.
+    awaits that nobody answered in time. `call` is the one that ended the run by its success.
     """
     append: list[New] = []
-    for index, call in enumerate(s.batch.calls) if s.questions.open else ():
-        if call.awaiting:
-            append.append(await_closed(s, index, "expired" if call.awaiting in expired else "withdrawn"))
+    for index, one in enumerate(s.batch.calls) if s.questions.open else ():
+        if one.awaiting:
+            append.append(await_closed(s, index, "expired" if one.awaiting in expired else "withdrawn"))
     if s.batch.unclosed:
         append += _close_all(s, how, closing, skip)
     usage = s.totals.usage
@@ -56,6 +57,7 @@ def end(
         model=s.attempt.model,
         active_us=s.totals.active_us,
         undelivered=tuple([message.id for message in s.control.queue]),
+        call=call,
     )
     append.append(New(ended, text))
     return Decision(tuple(append))

@@ -24,9 +24,10 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 3
+FORMAT = 4
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -44,7 +45,9 @@ Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
-FinalReason: TypeAlias = Literal["loop_detected", "max_tool_turns", "max_turns", "max_cost"]
+FinalReason: TypeAlias = Literal[
+    "loop_detected", "max_tool_turns", "max_turns", "max_cost", "time_budget", "tool_cap", "failure_cap", "policy"
+]
 How: TypeAlias = Literal[
     "returned",
     "failed",
@@ -61,13 +64,16 @@ How: TypeAlias = Literal[
     "blocked",
     "answered",
     "denied",
+    "excluded",
+    "cap",
 ]
 """How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
 
 A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`). A
-person may have answered, too, or have refused it (`denied`).
+person may have answered, too, or have refused it (`denied`). The run's policy may not have the tool (`excluded`), or
+no room for the call (`cap`).
 """
-Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied"]
+Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
 AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
@@ -144,6 +150,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether the model is told about a call that may or may not have happened, or a person is asked."""
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
+    policy: PolicyRule | None = None
 
 
 class ModelRef(Head, frozen=True):
@@ -179,6 +186,10 @@ class AskedCall(Head, frozen=True):
     asks: Asks | None = None
     allowed_by: str = ""
     """The await whose approval covers this call too, so that nobody is asked."""
+    bookkeeping: bool = False
+    """No cap counts it, and it may finish within the grace after the time budget."""
+    terminal: bool = False
+    """The run ends with it, if it succeeds."""
 
 
 class Parent(Head, frozen=True):
@@ -236,6 +247,8 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     """For a repeated attempt: the class of the failure before it, or `abandoned`."""
     choice: int = 0
     """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
+    offered: str = ""
+    """Of the run's first attempt: the digest of the instructions and the tools that models are offered."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
@@ -502,6 +515,8 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     """Of all model calls; None if the price of any of them is unknown."""
     estimated: bool = False
     """Some model call did not report what it used, so `usage` and `cost_nusd` contain estimates."""
+    call: str = ""
+    """The call of a terminal tool that ended the run, by its id."""
 
 
 Fact: TypeAlias = (
@@ -537,6 +552,9 @@ Fact: TypeAlias = (
     | CompactionFailed
     | ContextCompacted
     | ContextRestored
+    | CapReached
+    | PolicyDecided
+    | RunUnattended
     | RunEnded
 )
 

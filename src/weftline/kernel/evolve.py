@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.kernel import calls, compaction, guards
+from weftline.kernel import calls, compaction, guards, policies
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -53,6 +53,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     MAX_COST_NUSD,
     Answer,
@@ -74,7 +75,8 @@ def evolve(state: State, head: Fact, at: int) -> State:
     """The state after one more fact, logged at the time `at`."""
     if state.ended:
         return _broken(state, "a fact after the terminal entry")
-    return FOLDS[type(head)](state, head, at)
+    after = FOLDS[type(head)](state, head, at)
+    return after if after.limits.policy is None else policies.keep_time(state, after, head, at)
 
 
 def fold(state: State, facts: Iterable[tuple[int, Fact]]) -> State:
@@ -269,7 +271,10 @@ def _budget_exceeded(s: State, head: BudgetExceeded, at: int) -> State:
 
 
 def _final_forced(s: State, head: FinalForced, at: int) -> State:
-    return replace(s, version=s.version + 1, guards=replace(s.guards, final=s.guards.final or head.reason))
+    # The last request is another one, and there may be no time left to wait for a retry of the one before.
+    attempt = s.attempt if s.attempt.retry_at is None else replace(s.attempt, retry_at=None)
+    kept = replace(s.guards, final=s.guards.final or head.reason)
+    return replace(s, version=s.version + 1, guards=kept, attempt=attempt)
 
 
 def _message_queued(s: State, head: MessageQueued, at: int) -> State:
@@ -330,6 +335,18 @@ def _context_restored(s: State, head: ContextRestored, at: int) -> State:
     return compaction.restored(s, head)
 
 
+def _cap_reached(s: State, head: CapReached, at: int) -> State:
+    return policies.cap_reached(s, head)
+
+
+def _policy_decided(s: State, head: PolicyDecided, at: int) -> State:
+    return policies.decided(s, head) or _broken(s, f"the policy of turn {head.turn} was decided out of turn")
+
+
+def _run_unattended(s: State, head: RunUnattended, at: int) -> State:
+    return replace(s, version=s.version + 1)
+
+
 def _run_ended(s: State, head: RunEnded, at: int) -> State:
     return replace(
         s,
@@ -378,6 +395,9 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CompactionFailed: _compaction_failed,
     ContextCompacted: _context_compacted,
     ContextRestored: _context_restored,
+    CapReached: _cap_reached,
+    PolicyDecided: _policy_decided,
+    RunUnattended: _run_unattended,
     RunEnded: _run_ended,
 }
 """By type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""

@@ -69,11 +69,19 @@ class Call(Room, frozen=True):
     """How many were opened so far."""
     grant: Grant | None = None
     """The approval that it may begin with, until it does."""
+    bookkeeping: bool = False
+    """No cap counts it."""
+    terminal: bool = False
 
     @property
     def held(self) -> bool:
         """Whether it is not announced yet because of a person: one is asked, or has approved and it is not its turn."""
         return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
+
+    @property
+    def offered(self) -> bool:
+        """Whether it is the client that carries it out, and has yet to."""
+        return self.client is not None and self.stage == "opened"
 
     @property
     def waits_for_child(self) -> bool:
@@ -103,6 +111,10 @@ class Batch(Room, frozen=True):
     """How many of its calls are `held`."""
     grants: int = 0
     """How many have a grant."""
+    good: int = 0
+    """In a run with a policy: how many of those that count have succeeded."""
+    bad: int = 0
+    """And how many have failed."""
 
 
 class Question(Room, frozen=True):
@@ -201,6 +213,38 @@ class Guards(Room, frozen=True):
     """The reason for the forced final turn, once there is one."""
 
 
+class ActiveTime(Room, frozen=True):
+    """The clock of a run with a policy. It stands still while the run waits for somebody, and while nothing drives it.
+
+    It is read from the times of the facts, and so is as late as the latest one.
+    """
+
+    us: int = 0
+    since: int | None = None
+    """When it was last read; None while it stands still."""
+    final_us: int | None = None
+    """What it showed when the final turn was forced."""
+
+
+class PolicyUse(Room, frozen=True):
+    """What a run has used of its policy, and what its policy engine has made of it."""
+
+    calls: int = 0
+    failures: int = 0
+    """In a row."""
+    reached: str = ""
+    """The cap that brings the run to its end, once there is one."""
+    max_calls: int | None = None
+    """What the engine has made of the cap on calls, if it has tightened it."""
+    max_failures: int | None = None
+    decided: int = -1
+    """The latest turn that the engine was asked about; what follows is about that turn."""
+    allowed: tuple[str, ...] | None = None
+    disabled: bool = False
+    failed: bool = False
+    time: ActiveTime = ActiveTime()
+
+
 class Queued(Room, frozen=True):
     id: str
     mode: Literal["steer", "follow_up"]
@@ -295,6 +339,7 @@ class State(Room, frozen=True):
     control: Control = Control()
     totals: Totals = Totals()
     compaction: Compaction = Compaction()
+    policy: PolicyUse = PolicyUse()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -310,10 +355,24 @@ class State(Room, frozen=True):
         return any(call.child is None and not call.awaiting for call in running)
 
     @property
+    def keeps_time(self) -> bool:
+        """Whether its clock is running, so that a new process has to say that nobody was there meanwhile."""
+        return self.policy.time.since is not None
+
+    @property
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
+        batch, limits = self.batch, self.limits
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
-        return bool(asked) and all(self.batch.calls[index].awaiting for index in self.batch.running)
+        if not asked or not all(batch.calls[index].awaiting for index in batch.running):
+            return False
+        if limits.await_gate and not all(question.passed for question in asked):
+            return False  # the agent's own code is asked first
+        if batch.running and (not batch.concurrent or len(batch.running) >= limits.max_concurrent_calls):
+            return True  # nothing begins beside a call in doubt
+        if not batch.running and any(message.mode == "steer" for message in self.control.queue):
+            return False  # whoever has something to say does not wait for whoever has yet to answer
+        return all(call.stage == "closed" or call.awaiting or call.offered for call in batch.calls)
 
     @property
     def depth(self) -> int:
@@ -327,7 +386,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 6
+FOLD = 7
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
@@ -369,6 +428,12 @@ class Consult(Struct, frozen=True):
     index: int
 
 
+class ConsultPolicy(Struct, frozen=True):
+    """Ask the agent's policy engine about the calls of `turn`."""
+
+    turn: int
+
+
 class StartChild(Struct, frozen=True):
     """Make the run that carries out a call, as its child."""
 
@@ -404,7 +469,16 @@ class Compact(Struct, frozen=True):
 
 
 Command: TypeAlias = (
-    CallModel | RunTool | Reconcile | Consult | StartChild | FinishChild | ConsultAwait | CheckOutput | Compact
+    CallModel
+    | RunTool
+    | Reconcile
+    | Consult
+    | ConsultPolicy
+    | StartChild
+    | FinishChild
+    | ConsultAwait
+    | CheckOutput
+    | Compact
 )
 
 

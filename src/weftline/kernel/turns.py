@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline import prompts
-from weftline.kernel import compaction
+from weftline.kernel import compaction, policies
 from weftline.kernel.endings import end
 from weftline.kernel.entries import AttemptStarted, FinalForced, FinalReason, MessagesTaken, ModelRef, OutputRejected
 from weftline.kernel.state import CheckOutput, Decision, New, State
@@ -15,19 +15,21 @@ def ask_model(s: State) -> Decision:
     attempt = s.attempt
     choice = attempt.choice
     if attempt.failure and (attempt.failure_final or attempt.failures > s.limits.max_retries):
-        if (shorter := compaction.after_overflow(s)) is not None:
+        if not policies.is_late(s) and (shorter := compaction.after_overflow(s)) is not None:
             return shorter
         if choice >= s.limits.fallbacks:
             return end(s, "failed", code=attempt.failure, reason=s.guards.final)
         choice += 1
     if s.control.paused:
         return _NOTHING
-    if not attempt.number and not s.guards.final and (cap := _reached(s)) is not None:
+    if not s.guards.final and (cap := _reached(s)) is not None:
         return Decision((New(FinalForced(cap), prompts.FINAL_TURN[cap]),))
     if choice == attempt.choice and attempt.retry_at is not None and attempt.retry_at > s.now:
         return Decision(due_at=attempt.retry_at)
-    if s.limits.compaction is not None and (first := compaction.before_request(s)) is not None:
-        return first
+    if s.limits.compaction is not None and not policies.is_late(s):
+        first = compaction.before_request(s)
+        if first is not None:
+            return first
     final = bool(s.guards.final)
     cause = (attempt.failure or "abandoned") if attempt.number else ""
     started = New(AttemptStarted(s.turn, attempt.number + 1, ModelRef(), final=final, cause=cause, choice=choice))
@@ -59,8 +61,12 @@ def answered(s: State) -> Decision:
 
 
 def _reached(s: State) -> FinalReason | None:
-    """The limit that makes the next turn the last one."""
+    """The limit that makes the next turn the last one; the time may run out while a turn is tried again, too."""
     limits = s.limits
+    if (cap := policies.reached(s)) is not None:
+        return cap
+    if s.attempt.number:
+        return None
     if limits.max_turns is not None and s.turn >= limits.max_turns:
         return "max_turns"
     if limits.max_cost_nusd is not None and s.turn and s.totals.cost_nusd >= limits.max_cost_nusd:

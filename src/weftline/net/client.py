@@ -67,11 +67,11 @@ class HttpClient:
         self._closed = True
         here = asyncio.get_running_loop()
         sessions, self._sessions = self._sessions, {}
-        for loop, (_, closing) in list(sessions.items()):
+        for loop, (session, closing) in list(sessions.items()):
             if loop is here:
-                await closing.aclose()
+                await _closed(session, closing)
             elif not loop.is_closed():
-                loop.call_soon_threadsafe(_close_there, loop, closing)
+                loop.call_soon_threadsafe(_close_there, loop, session, closing)
 
     async def _open(self) -> HttpSession:
         await self.preload()
@@ -106,14 +106,21 @@ async def _closing(
         await session.aclose()
 
 
-def _close_there(loop: asyncio.AbstractEventLoop, closing: AsyncGenerator[None]) -> None:
-    task = loop.create_task(_closed(closing))
+def _close_there(loop: asyncio.AbstractEventLoop, session: HttpSession, closing: AsyncGenerator[None]) -> None:
+    task = loop.create_task(_closed(session, closing))
     _ending.add(task)
     task.add_done_callback(_ending.discard)
 
 
-async def _closed(closing: AsyncGenerator[None]) -> None:
-    await closing.aclose()
+async def _closed(session: HttpSession, closing: AsyncGenerator[None]) -> None:
+    """Closes the session, and then the generator, which has nothing to wait for any more.
+
+    A loop that ends closes the generator as well, perhaps at this moment: if it found it waiting for the session, it
+    would complain that it is running already.
+    """
+    await session.aclose()
+    if not getattr(closing, "ag_running", False):
+        await closing.aclose()
 
 
 _ending: set[asyncio.Task[None]] = set()

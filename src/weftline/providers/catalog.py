@@ -363,12 +363,17 @@ async def close_provider(provider: Provider) -> None:
 
 
 def usual_providers() -> Sequence[ProviderSettings]:
-    """The providers that need nothing but their usual environment variable."""
+    """The providers that need nothing but their usual environment variable.
+
+    Whoever has a gateway has told the vendor's library so with another variable: neither the key nor a prompt may go to
+    the vendor then.
+    """
     usual = ProviderSettings
+    google = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     return (
-        usual(name="anthropic", family="anthropic", key_env=("ANTHROPIC_API_KEY",)),
-        usual(name="openai", family="openai_responses", key_env=("OPENAI_API_KEY",)),
-        usual(name="google", family="google", key_env=("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+        usual(name="anthropic", family="anthropic", key_env=("ANTHROPIC_API_KEY",), base_url_env="ANTHROPIC_BASE_URL"),
+        usual(name="openai", family="openai_responses", key_env=("OPENAI_API_KEY",), base_url_env="OPENAI_BASE_URL"),
+        usual(name="google", family="google", key_env=google, base_url_env="GOOGLE_GEMINI_BASE_URL"),
         *(
             usual(name=name, family="openai_chat", key_env=(variable,), options={"profile": name})
             for name, variable in (

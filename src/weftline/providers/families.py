@@ -8,10 +8,12 @@ entry point group `weftline.providers` instead. The class takes keyword argument
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,6 +50,8 @@ SETTINGS: Final = frozenset(
 )
 """Settings that every family has; any other is an option of its class."""
 
+_VERSION = re.compile(r"/v\d\w*$")
+
 Source: TypeAlias = Literal["workspace_provider", "platform_offering"]
 
 
@@ -63,6 +67,8 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     base_url: str | None = None
     api_key: str | None = None
     key_env: tuple[str, ...] = ()
+    base_url_env: str = ""
+    """The variable that names the address if `base_url` does not: the one that the vendor's own library reads."""
     keyless: bool = False
     oauth: OAuthSettings | None = None
     """Instead of a key: an access token that is refreshed."""
@@ -100,8 +106,8 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
         transport = OAuthTransport(transport, _oauth(settings.oauth, environ))
     arguments |= {
         "transport": transport,
-        "base_url": settings.base_url,
         "api_key": _key(settings, environ),
+        "base_url": _address(settings, environ),
         "models": settings.models,
         **options,
     }
@@ -185,6 +191,18 @@ def _oauth(settings: OAuthSettings, environ: Mapping[str, str]) -> OAuthSettings
         return environ[name]
 
     return replace(settings, refresh_token=value(settings.refresh_token), client_secret=value(settings.client_secret))
+
+
+def _address(settings: ProviderSettings, environ: Mapping[str, str]) -> str | None:
+    url = environ.get(settings.base_url_env, "").strip().rstrip("/") if settings.base_url_env else ""
+    if settings.base_url is not None or not url:
+        return settings.base_url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise bad_setting("", settings.base_url_env, "must be an http or https address")
+    if settings.family == "google" and not _VERSION.search(parts.path):
+        return f"{url}/v1beta"  # as Google's library does, whatever path the address has
+    return url
 
 
 def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:

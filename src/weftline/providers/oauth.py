@@ -20,6 +20,7 @@ from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.calls import Call
+from weftline.providers.renewals import renewed
 from weftline.redaction import REDACTED
 
 MARGIN_S: Final = 60.0
@@ -91,7 +92,9 @@ class OAuthTransport:
             task = self._refreshing = asyncio.create_task(self._refresh())
             task.add_done_callback(self._refreshed)
         # A caller that gives up must not lose the new token or deprive others of it: it may be issued only once.
-        return await asyncio.shield(task)
+        token = await asyncio.shield(task)
+        renewed()
+        return token
 
     def _refreshed(self, task: asyncio.Task[str]) -> None:
         self._refreshing = None

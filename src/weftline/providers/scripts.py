@@ -255,7 +255,7 @@ def _failure(value: object, place: _Place) -> ScriptedFailure:
 
 def _usage(value: object, place: _Place) -> Usage:
     fields = _object(value, place, what="'usage'")
-    _known(fields, ("input", "cached", "reasoning", "output"), place, what="'usage'")
+    _known(fields, ("input", "cached", "reasoning", "output", "cache_write"), place, what="'usage'")
     counts: dict[str, int] = {}
     for key, count in fields.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:

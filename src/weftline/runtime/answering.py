@@ -6,14 +6,14 @@ A refused answer changes nothing: the run goes on waiting for the right one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
-from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, encode
+from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import covers, question_of
@@ -21,9 +21,12 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import LogReader
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import misfit
 
 Said: TypeAlias = Literal["approved", "denied", "answered"]
 
+MAX_VALUE_BYTES = 2 * 1024 * 1024
+MAX_REASON_CHARS = 8 * 1024
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
@@ -32,8 +35,9 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What a person says to an await.
 
     A confirmation is approved, if need be with other `args`, or denied. A question is answered with a `value`, or
-    denied. A plan is approved, denied, or answered with a comment. Of a call in doubt, `approved` means that it did not
-    happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
+    denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
+    and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
+    not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
     """
 
     outcome: Said
@@ -99,10 +103,11 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
     if answer.outcome not in ANSWERS[question.kind]:
         can = " or ".join(sorted(ANSWERS[question.kind]))
         issues.append(Issue("outcome", f"a {question.kind} cannot be {answer.outcome}, only {can}"))
-    approves = question.kind == "confirm" and answer.outcome == "approved"
-    if answer.args is not None and not approves:
-        issues.append(Issue("args", "only the approval of a call can change its arguments"))
-    if answer.remember is not None and not approves:
+    issues += _too_large(answer)
+    approves = answer.outcome == "approved"
+    if answer.args is not None and not (approves and question.kind in ("confirm", "plan")):
+        issues.append(Issue("args", "only the approval of a call or a plan can change it"))
+    if answer.remember is not None and not (approves and question.kind == "confirm"):
         issues.append(Issue("remember", "only the approval of a call covers others"))
     if answer.value is not None and answer.outcome != "answered":
         issues.append(Issue("value", "only an answer has a value"))
@@ -115,13 +120,21 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
 def _fault(run: LiveRun, question: Question, value: object) -> str:
     """What is wrong with the answer to a question; "" if nothing is."""
     asked = question_of(question.index, run.work) if question.kind == "question" else None
-    if asked is not None and asked.options:
-        chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
-        if not chosen or any(one not in asked.options for one in chosen):
-            return f"must be {'some' if asked.multiple else 'one'} of {', '.join(map(repr, asked.options))}"
-    elif value is None or (isinstance(value, str) and not value.strip()):
-        return "the answer is missing"
-    return ""
+    return misfit(asked or AskBody(""), value)
+
+
+def _too_large(answer: Answer) -> list[Issue]:
+    """The same limits at every door: over HTTP they hold before anything is looked at."""
+    issues: list[Issue] = []
+    for name, value in (("value", answer.value), ("args", answer.args)):
+        try:
+            if value is not None and len(canonical_value(value)) > MAX_VALUE_BYTES:
+                issues.append(Issue(name, f"must not be larger than {MAX_VALUE_BYTES:,} bytes"))
+        except NotCanonical as error:
+            issues.append(Issue(name, f"is not JSON: {error}"))
+    if len(answer.reason) > MAX_REASON_CHARS:
+        issues.append(Issue("reason", f"must not be longer than {MAX_REASON_CHARS:,} characters"))
+    return issues
 
 
 def _misfit(*issues: Issue) -> InvalidRequest:
@@ -159,13 +172,12 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
         remember = replace(remember, tool=remember.tool or call.name)
         if not covers(remember, call.name, final):
             raise _misfit(Issue("remember", "the pattern does not cover the call itself"))
-    body = AnswerBody(
-        Raw(final) if changed else UNSET,
-        UNSET if answer.value is None else Raw(canonical_value(answer.value)),
-        answer.reason,
-        remember,
-        sent,
-    )
+    value = UNSET if answer.value is None else Raw(canonical_value(answer.value))
+    if question.kind == "plan":  # the call stays as the model made it: another plan is what is said to it
+        body = AnswerBody(UNSET, Raw(final) if changed else value, answer.reason, remember, sent)
+        changed = False
+    else:
+        body = AnswerBody(Raw(final) if changed else UNSET, value, answer.reason, remember, sent)
     head = AwaitClosed(
         run.state.turn - 1,
         question.index,
@@ -177,10 +189,10 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     return Draft(head, encode(body))
 
 
-async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, ended: bool) -> AwaitOutcome:
-    """What became of an await that is not open: the same answer, given again, has the same outcome.
+async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, by: str, ended: bool) -> AwaitOutcome:
+    """What became of an await that is not open: the same answer, given again by the same person, has the same outcome.
 
-    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer or none.
+    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer, somebody else's, or none.
     """
     closed = await store.newest_facts(run, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     for fact in reversed(closed):
@@ -188,7 +200,7 @@ async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *
         if not isinstance(head, AwaitClosed) or head.id != id:
             continue
         body = decode_answer(fact.body) if fact.body else AnswerBody()
-        if head.outcome == answer.outcome and body.sent == answer.digest:
+        if head.outcome == answer.outcome and head.by == by and body.sent == answer.digest:
             return head.outcome
         match head.outcome:
             case "expired":

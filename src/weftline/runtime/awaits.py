@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline import prompts_people as prompts
 from weftline.canonical import canonical, canonical_value
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AskBody, AwaitBody, Pattern
+from weftline.kernel.bodies import AnswerBody, AskBody, AwaitBody, Pattern
 from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
 from weftline.kernel.state import Call, Reconcile, State
@@ -59,7 +59,7 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
             if covers(pattern, name, args):
                 return Asking(allowed_by=id)
     timeout_us = None if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
-    return Asking(asks=Asks(ask.kind, timeout_us), body=AskBody(ask.prompt, ask.options, ask.multiple))
+    return Asking(asks=Asks(ask.kind, timeout_us), body=AskBody(ask.prompt, ask.options, ask.multiple, ask.parts))
 
 
 def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
@@ -125,13 +125,29 @@ def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
         case "denied":
             return _refused(kind, answer.reason, expired=closed.outcome == "expired")
         case "answered" if kind == "plan" and closed.outcome == "approved":
-            return prompts.PLAN_APPROVED
+            return _approved_plan(answer)
         case "answered" if kind == "plan":
             return prompts.plan_commented(in_words(answer.value))
         case "answered" | "returned" if closed.outcome == "answered":
-            return in_words(answer.value)
+            asked = question_of(head.index, work) if kind == "question" else None
+            return _answers(() if asked is None else asked.parts, answer.value)
         case _:
             return ""
+
+
+def _approved_plan(answer: AnswerBody) -> str:
+    if isinstance(answer.value, Raw):
+        edited = decode(answer.value, type=dict[str, Any])
+        return prompts.plan_edited(in_words(edited.get("plan", edited)), answer.reason)
+    return prompts.plan_approved(answer.reason) if answer.reason else prompts.PLAN_APPROVED
+
+
+def _answers(parts: Sequence[AskBody], value: object) -> str:
+    given: object = decode(value) if isinstance(value, Raw) else None
+    if not parts or not isinstance(given, list):
+        return in_words(value)
+    each = zip(parts, cast("list[object]", given), strict=False)
+    return prompts.answers([(part.prompt, in_words(one)) for part, one in each])
 
 
 def _refused(kind: str, reason: str, *, expired: bool) -> str:

@@ -14,6 +14,7 @@ from weftline.kernel.state import (
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     FinishChild,
     Reconcile,
     RunTool,
@@ -23,6 +24,7 @@ from weftline.kernel.state import (
 from weftline.runtime.children import finish_child, start_child
 from weftline.runtime.compacting import compact
 from weftline.runtime.consulting import check_output, consult, consult_await
+from weftline.runtime.judging import consult_policy
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_call import call_model
 from weftline.runtime.services import Outcome, Services, Sink
@@ -40,6 +42,8 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
             return await reconcile(command, state, work, services)
         case Consult():
             return await consult(command, state, work, services)
+        case ConsultPolicy():
+            return await consult_policy(command, state, work)
         case StartChild():
             return await start_child(command, state, work, services)
         case FinishChild():

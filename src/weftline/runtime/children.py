@@ -7,7 +7,7 @@ import logging
 from msgspec import Raw
 
 from weftline import prompts
-from weftline.kernel import bodies
+from weftline.kernel import bodies, policies
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
 from weftline.kernel.state import Call, FinishChild, StartChild, State
 from weftline.plan import RunPlan, encode_plan
@@ -36,7 +36,9 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     pending = pending_call(command.index, state, work, turn=command.turn)
     try:
         plan = await code.plan_child(
-            pending, context, limits=ChildLimits(limits.max_depth, limits.max_children, max_cost_nusd=left)
+            pending,
+            context,
+            limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
         return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))

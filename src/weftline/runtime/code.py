@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
@@ -43,6 +44,8 @@ class PendingCall(Struct, frozen=True):
     """The arguments as they came out of the pipeline, before any gate."""
     result_of: Callable[[str], ToolResult | None] = lambda _: None
     """The result of an earlier call of this run, by the call's id."""
+    is_blind: Callable[[], bool] = lambda: False
+    """Whether the model that asked for it is known to have no vision."""
 
 
 class Gated(Struct, frozen=True):
@@ -72,6 +75,8 @@ class PendingAwait(Struct, frozen=True):
     prompt: str
     options: tuple[str, ...]
     call: PendingCall
+    parts: tuple[AskBody, ...] = ()
+    """If these are several questions."""
 
 
 class CodeAnswer(Struct, frozen=True):
@@ -84,6 +89,31 @@ class CodeAnswer(Struct, frozen=True):
     reason: str = ""
 
 
+class PendingTurn(Struct, frozen=True):
+    """The calls of a turn, none of which has begun, as a policy engine sees them."""
+
+    turn: int
+    calls: tuple[PendingCall, ...]
+    tools: tuple[Tool, ...]
+    """All that the run may use."""
+    calls_left: int | None
+    failures_left: int | None
+    labels: Mapping[str, str]
+    unavailable: tuple[str, ...]
+    """What was called in the turn before, and was not there."""
+
+
+class Judged(Struct, frozen=True):
+    """What a policy engine says about a turn. None restricts nothing."""
+
+    allowed: tuple[str, ...] | None = None
+    calls_left: int | None = None
+    failures_left: int | None = None
+    disable_tools: bool = False
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+
+
 class ChildLimits(Struct, frozen=True):
     """What a run leaves to the runs that carry out its calls."""
 
@@ -91,6 +121,8 @@ class ChildLimits(Struct, frozen=True):
     max_children: int
     max_cost_nusd: int | None
     """What it may still spend itself."""
+    time_left_us: int | None = None
+    """Of its time budget."""
 
 
 class ChildEnd(Struct, frozen=True):
@@ -152,6 +184,10 @@ class RunCode(Protocol):
         """The model's message, with the tools' own names."""
         ...
 
+    async def renewed(self, turn: int, provider: str) -> None:
+        """The provider has renewed its credentials for this model call. Nothing of the answer has been told yet."""
+        ...
+
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
         """A piece of the answer has come: `text` or `thinking`."""
         ...
@@ -169,6 +205,10 @@ class RunCode(Protocol):
         ...
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
+
+    async def judge(self, turn: PendingTurn) -> Judged:
+        """What the agent's policy engine says. Whatever it raises blocks the calls of the turn."""
+        ...
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
         """What the agent's code says to a question for people; None if it has nothing to say."""

@@ -86,7 +86,8 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
         asked = question_of(command.index, work)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
         assert question.kind != "call"
-        answer = await code.answer_await(PendingAwait(command.id, question.kind, prompt, options, call))
+        pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
+        answer = await code.answer_await(pending)
     if answer is None:
         return Outcome(Draft(AwaitPassed(command.id)))
     present = work.conversation.args[command.index]
@@ -96,7 +97,11 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
     except NotCanonical as error:
         logger.error("run %s: the answer of %s is not JSON: %s", work.run_id, answer.by, error)
         return Outcome(Draft(AwaitPassed(command.id)))
-    body = bodies.AnswerBody(UNSET if final == present else Raw(final), value, answer.reason)
+    changed = UNSET if final == present else Raw(final)
+    if question.kind == "plan":  # as in `answering.closing`
+        body, final = bodies.AnswerBody(UNSET, value if changed is UNSET else changed, answer.reason), present
+    else:
+        body = bodies.AnswerBody(changed, value, answer.reason)
     head = AwaitClosed(command.turn, command.index, command.id, answer.outcome, answer.by, digest(final))
     return Outcome(Draft(head, bodies.encode(body)))
 

@@ -40,6 +40,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import PolicyDecided
 from weftline.messages import (
     Assistant,
     Image,
@@ -64,6 +65,7 @@ _PARTS = (
     AwaitClosed,
     ChildEnded,
     CallClosed,
+    PolicyDecided,
     LoopDetected,
     FinalForced,
     MessageQueued,
@@ -79,7 +81,7 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 _TYPES = frozenset(_PARTS)
 
 _NOT_COUNTED = frozenset[How](
-    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt"}
+    {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
 )
 
 
@@ -91,7 +93,12 @@ class Conversation:
         """How many of them the run began with: its thread's history and its own input."""
         self._native: dict[str, list[bytes | None]] = {}
         """Each message as encoded for the model that was asked last, by that model."""
-        self.call_ids: dict[str, None] = {}
+        said = [message for message in self.messages if isinstance(message, Assistant)]
+        self.call_ids: dict[str, None] = dict.fromkeys([call.id for message in said for call in message.calls])
+        self.labels: dict[str, str] = {}
+        """What the policy engine has added to the run's labels."""
+        self.unavailable: tuple[str, ...] = ()
+        """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
         self.turn: TurnBody | None = None
         """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
         self.args: list[bytes] = []
@@ -260,6 +267,8 @@ class Conversation:
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
+                if head.how in ("unknown", "excluded"):
+                    self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
@@ -269,6 +278,9 @@ class Conversation:
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case PolicyDecided():
+                self.unavailable = ()
+                self.labels.update(bodies.decode_policy(body).labels if body else {})
             case InstructionsRendered():
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text

@@ -13,8 +13,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from weftline.bounded.pool import on_behalf_of
+from weftline.kernel import policies
 from weftline.kernel.accept import accepts
-from weftline.kernel.entries import CallStarted, Parent
+from weftline.kernel.entries import CallStarted, Parent, TimerFired
+from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -22,12 +24,14 @@ from weftline.kernel.state import (
     Compact,
     Consult,
     ConsultAwait,
+    ConsultPolicy,
     FinishChild,
     Reconcile,
     RunTool,
     StartChild,
     State,
 )
+from weftline.kernel.wanted import is_wanted
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
@@ -123,7 +127,7 @@ class Driver:
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
                 if len(commands) == 1 and alone:
-                    facts = await self._outcome(run, commands[0])
+                    facts = await self._outcome(run, commands[0], run.state)
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
@@ -146,7 +150,7 @@ class Driver:
                 await wait_while_running(driving.tasks.values(), timeout_s=CUT_S)
             raise
         finally:
-            if driving.tasks:
+            if driving.tasks or driving.dropped:
                 await self._cut_off(run)
 
     async def _cut_off(self, run: LiveRun) -> None:
@@ -158,7 +162,8 @@ class Driver:
         tasks = run.driving.tasks
         for task in tasks.values():
             task.cancel()
-        late = await wait_through(tasks.values(), timeout_s=float("inf") if self.stopping else CUT_S)
+        under_way = [*tasks.values(), *run.driving.dropped]
+        late = await wait_through(under_way, timeout_s=float("inf") if self.stopping else CUT_S)
         if late:
             logger.warning("run %s: calls that did not stop: %d; whatever they still do is ignored", run.id, len(late))
         tasks.clear()
@@ -167,11 +172,19 @@ class Driver:
         """Appends facts as they are."""
         if not facts:
             return
+        self.take_over(run)
         at = self._services.clock.now_us()
         state = run.state
         for draft in facts:
             state = take_in(state, run.work, draft, at=at)
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
+
+    def take_over(self, run: LiveRun) -> None:
+        """Before the first fact of this process: says that nobody was there since the latest one of another."""
+        if run.log.taken_over:
+            run.log.taken_over = False
+            if run.state.keeps_time:
+                self.record(run, (Draft(RunUnattended()),))
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
@@ -188,6 +201,8 @@ class Driver:
             self.record(run, facts)
             run.log.due_at = None if run.state.ended else 0
             return ()
+        self.take_over(run)
+        state = run.state
         at = self._services.clock.now_us()
         result = self._step(state, run.work, facts, at=at)
         if result.entries:
@@ -202,12 +217,15 @@ class Driver:
     async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
         """Carries out several commands at the same time, until one of them is done or the run is poked."""
         driving = run.driving
+        if run.state.policy.reached:
+            self._drop_unwanted(run)
         driving.wake = asyncio.get_running_loop().create_future()
         for command in commands:
             key = _key(command)
             if key not in driving.tasks:
-                task = asyncio.create_task(self._do(run, command), name=f"{run.id} {key}")
+                task = asyncio.create_task(self._do(run, command, run.state), name=f"{run.id} {key}")
                 driving.tasks[key] = task
+                driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
             await driving.wake
@@ -219,20 +237,33 @@ class Driver:
                     raise RuntimeError("a command was cancelled")  # not the driver, which goes on
                 task.result()
 
+    def _drop_unwanted(self, run: LiveRun) -> None:
+        """Cuts off what the run has gone on without. It may take a moment to end, and nobody waits for it before the
+        driver leaves."""
+        driving = run.driving
+        for key, task in list(driving.tasks.items()):
+            if not is_wanted(run.state, driving.commands[key]):
+                del driving.tasks[key], driving.commands[key]
+                driving.dropped.add(task)
+                task.add_done_callback(driving.dropped.discard)
+                task.cancel()
+
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
         """A failed command stays, so that it is not started again before the driver has seen it."""
         task = run.driving.tasks.get(key)
-        if task is not None and not task.cancelled() and task.exception() is None:
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             del run.driving.tasks[key]
+            run.driving.commands.pop(key, None)
         run.poke()
 
-    async def _do(self, run: LiveRun, command: Command) -> None:
-        self.record(run, await self._outcome(run, command))
+    async def _do(self, run: LiveRun, command: Command, state: State) -> None:
+        self.record(run, await self._outcome(run, command, state))
 
-    async def _outcome(self, run: LiveRun, command: Command) -> Sequence[Draft]:
-        """Carries out a command; returns its resulting fact if the run is still waiting for it."""
+    async def _outcome(self, run: LiveRun, command: Command, state: State) -> Sequence[Draft]:
+        """Carries out a command that was decided on in `state`; returns its resulting fact if the run is still waiting
+        for it."""
         try:
-            outcome = await self._command(command, run.state, run.work, self._services, RunSink(self._log, run))
+            outcome = await self._command(command, state, run.work, self._services, RunSink(self._log, run))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
@@ -251,6 +282,8 @@ class Driver:
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         draft = outcome.draft
+        if type(draft.head) is CallStarted and not run.gone:
+            self._tell_time(run)
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
         if run.gone or not accepts(run.state, draft.head, attempt=outcome.attempt):
@@ -259,6 +292,12 @@ class Driver:
             self._log.observe(run, kind, encoded)
         run.work.answering = None
         return (draft,)
+
+    def _tell_time(self, run: LiveRun) -> None:
+        """So that nothing begins after the time of a run is up, however late its timer is."""
+        at = self._services.clock.now_us()
+        if policies.is_due(run.state, at):
+            self.record(run, (Draft(TimerFired(at)),))
 
     def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:
         head = draft.head
@@ -315,6 +354,8 @@ def _key(command: Command) -> tuple[int, int, int]:
             return command.turn, -1, command.attempt
         case CheckOutput():
             return command.turn, -2, 0
+        case ConsultPolicy():
+            return command.turn, -4, 0
         case Compact():
             return command.number, -3, 0
         case Consult():

@@ -23,6 +23,7 @@ from msgspec import UNSET, Raw
 from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts, open_await, open_question
+from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     RULES,
     AwaitOutcome,
@@ -41,6 +42,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
+from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.children import child_write
@@ -66,7 +68,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, Store, Write
+from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
@@ -255,11 +257,13 @@ class EmbeddedEngine(StoredRuns):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
     ) -> str:
         """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
 
         `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name.
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
+        `origin`.
         """
         self.require_accepting()
         once = self._created_once
@@ -290,7 +294,7 @@ class EmbeddedEngine(StoredRuns):
                 secrets=secrets,
                 blobs=tuple(blobs),
             )
-            run = self._new_run(plan, encoded, new, sent, size=size)
+            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self._log.mark(run, outside=True)
         except BaseException:
             if slot is not None:
@@ -306,7 +310,9 @@ class EmbeddedEngine(StoredRuns):
             await asyncio.shield(durable)
         return run.id
 
-    def _new_run(self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int) -> LiveRun:
+    def _new_run(
+        self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
+    ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation(plan.messages, size=size)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
@@ -317,7 +323,7 @@ class EmbeddedEngine(StoredRuns):
         run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
         run.new = new
         self._residents.add(run)
-        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent))
+        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
         self._driver.record(run, (Draft(created, bodies.encode(body)),))
         self._residents.begin(run)
@@ -330,6 +336,12 @@ class EmbeddedEngine(StoredRuns):
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        self.require_accepting()
+        self._next_key = max(self._next_key, last_key + 1)
+        return await add_ended(self._log_store, write)
 
     # Requests
 
@@ -387,7 +399,7 @@ class EmbeddedEngine(StoredRuns):
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            return await earlier_outcome(self._log_store, key, await_id, answer, ended=ended)
+            return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
         draft = closing(run, await_id, question, answer, by=by, args=args)
         await self._append(run, draft.head, draft.body)

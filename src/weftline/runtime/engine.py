@@ -11,15 +11,17 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import AwaitOutcome, Fact
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
+from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, RunFilter, RunRow, Stored
+from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -155,13 +157,18 @@ class Engine(Protocol):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
     ) -> str:
         """Accepts a run and returns its id. `sent` has the client's own bytes, returned in snapshots.
 
-        `blobs` are the contents that the plan's messages name.
+        `blobs` are the contents that the plan's messages name. A fork has an `origin`.
 
         Raises `RateLimited` if too many runs of the workspace are queued.
         """
+        ...
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
@@ -277,6 +284,19 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def calls(self, row: RunRow) -> list[LoggedCall]:
+        """The calls of a run that were announced, in that order."""
+        ...
+
+    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+        """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
+        ...
+
+    @property
+    def logs(self) -> LogReader:
+        """Whole logs, for those who need more of them than this."""
         ...
 
     async def session_id(self, thread: int | None) -> str | None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weftline.kernel.bodies import TurnBody
 from weftline.kernel.entries import Fact
-from weftline.kernel.state import Doubt, State
+from weftline.kernel.state import Command, Doubt, State
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
@@ -104,6 +104,7 @@ class RunLog:
         "state",
         "state_size",
         "stored_doubts",
+        "taken_over",
         "unstored",
         "waiters",
     )
@@ -138,6 +139,8 @@ class RunLog:
         self.stored_doubts: tuple[Doubt, ...] = ()
         """Those of the stored state, as far as this process has stored it."""
         self.waiters: list[Waiter] | None = None
+        self.taken_over = False
+        """Whether its latest entry is another process's: the time since then is nobody's."""
 
     def taken_drafts(self) -> list[Draft]:
         drafts, self.drafts = self.drafts, None
@@ -198,7 +201,7 @@ class WorkingSet:
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("due_at", "facts", "opened", "tasks", "wake")
+    __slots__ = ("commands", "dropped", "due_at", "facts", "opened", "tasks", "wake")
 
     def __init__(self) -> None:
         self.opened = False
@@ -207,6 +210,10 @@ class Driving:
         """When the run wants to be asked again while commands are under way."""
         self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
         """Commands under way by (turn, index, attempt), if there may be several."""
+        self.commands: dict[tuple[int, int, int], Command] = {}
+        """What these are, and some of those before them."""
+        self.dropped: set[asyncio.Task[None]] = set()
+        """What the run has gone on without, until it has ended."""
         self.wake: asyncio.Future[None] | None = None
         self.facts: tuple[Fact, ...] = ()
         """What was appended and the code of the run's agent has not seen yet."""

@@ -22,6 +22,7 @@ from weftline.runtime.live import LiveRun, RunLog, WorkingSet
 from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Loaded, LogReader, LogStore, RunRow
+from weftline.store.claims import same_owner
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
             state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)
+    log.taken_over = not same_owner(loaded.epoch, row.epoch)
     log.state, log.state_size = state, len(row.state)
     log.unstored = sum([fact.size for fact in loaded.facts])
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1

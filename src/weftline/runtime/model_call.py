@@ -35,18 +35,19 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
+from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.models import cost_nusd, model_id, resolve
+from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, is_carried_out_by_run
+from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run
 from weftline.tools.checking import issues_of
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
@@ -83,7 +84,7 @@ async def call_model(
         # It existed when the run was created: its provider was deleted, or the configuration changed.
         return call.failed(ProviderError("invalid_request", gone.message))
     call.model = model
-    limit_s = services.model_timeout_s
+    limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     code = (work.toolbox or EMPTY).code
     if code is not None:
@@ -96,6 +97,7 @@ async def call_model(
     assembler.provider = model.provider.name
     await sink.permit()
     call.begin()
+    renewals = watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
     try:
@@ -105,6 +107,8 @@ async def call_model(
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
+                if code is not None and renewals.taken():
+                    await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
                 if code is not None:
@@ -124,9 +128,11 @@ async def call_model(
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
+        if code is not None and renewals.taken():
+            await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except TimeoutError:
-        return await call.ended_badly(out_of_time(limit_s, answering))
+        return await call.ended_badly(out_of_time(limit_s, answering and not planned))
     except (Exception, asyncio.CancelledError) as raised:
         if is_being_cancelled():
             raise
@@ -251,7 +257,7 @@ class _ModelCall:
         asked, turn = await prepare_calls(message, work, self._services)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
-        problem = "" if asked else await _misfit(work, text)
+        problem = "" if asked else await misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
@@ -365,7 +371,7 @@ MAX_JSON_CHARS = 4 * 1024 * 1024
 """Of a call's arguments, or of an answer that has to fit a schema: several times what a model can write at once."""
 
 
-async def _misfit(work: WorkingSet, text: str) -> str:
+async def misfit(work: WorkingSet, text: str) -> str:
     """How the answer breaks the run's output schema; "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:
@@ -440,6 +446,9 @@ async def prepare_calls(
             else:
                 args = prepared
             verdict = "invalid" if index in invalid else "ok"
+            if call.name in toolbox.excluded:
+                invalid.pop(index, None)
+                verdict = "excluded"
             concurrent = tool.concurrent and not sequential
             asked.append(
                 AskedCall(
@@ -450,8 +459,10 @@ async def prepare_calls(
                     tool.effect,
                     tool.client,
                     concurrent,
-                    gated,
+                    gated and verdict != "excluded",
                     is_carried_out_by_run(tool),
+                    bookkeeping=is_bookkeeping(tool),
+                    terminal=ends_run(tool),
                 )
             )
             if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:

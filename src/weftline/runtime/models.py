@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from weftline.errors import Issue, WeftlineError
 from weftline.kernel.entries import ModelRef
+from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import MAX_COST_NUSD
 from weftline.messages import Usage
 from weftline.plan import RunPlan
@@ -22,6 +23,14 @@ def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
     """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` if it no longer exists."""
     assert work.catalog is not None
     return work.catalog.resolve(model_id(work, choice))
+
+
+def is_blind(work: WorkingSet, choice: int) -> bool:
+    """Whether the model is known to have no vision."""
+    try:
+        return resolve(work, choice).entry.vision is False
+    except WeftlineError:
+        return False
 
 
 def model_ref(work: WorkingSet, choice: int) -> ModelRef:
@@ -64,3 +73,10 @@ def _takes_reasoning(model: ResolvedModel) -> bool:
     """Whether the model has a reasoning setting at all; a family that does not say is assumed to have one."""
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))
+
+
+def attempt_limit(rule: PolicyRule | None, most_s: float) -> tuple[float, bool]:
+    """How many seconds one model call may take, and whether a policy says so: then it may be tried again."""
+    if rule is None or rule.plan_timeout_us is None or rule.plan_timeout_us / 1_000_000 > most_s:
+        return most_s, False
+    return rule.plan_timeout_us / 1_000_000, True

@@ -111,7 +111,8 @@ class RunOpener:
                 who = RunName(
                     run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent
                 )
-                work.toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
+                toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
+                work.toolbox = toolbox.under(work.plan.limits.policy)
         self._making.pop(run.key, None)
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from weftline.errors import NotFound
 from weftline.runtime import ids
+from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.opening import Names
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogStore, RunFilter, RunRow, Stored
+from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
 
 
 class StoredRuns:
@@ -27,6 +28,20 @@ class StoredRuns:
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
+
+    async def calls(self, row: RunRow) -> list[LoggedCall]:
+        """The calls of a run that were announced, in that order."""
+        return await calls_of(self._log_store, row, store_id=self._log_store.id)
+
+    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+        """Those of a workspace; see `weftline.runtime.calls.calls_in_doubt`."""
+        store = self._log_store
+        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
+
+    @property
+    def logs(self) -> LogReader:
+        """Whole logs, for those who need more of them than this."""
+        return self._log_store
 
     async def row(self, key: int) -> RunRow | None:
         return await self._log_store.run(key)

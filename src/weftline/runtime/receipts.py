@@ -8,8 +8,9 @@ from msgspec import DecodeError, Struct
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import EXECUTED, KIND, CallClosed, decode_fact
+from weftline.kernel.entries import EXECUTED, KIND, CallClosed, CallOpened, CallStarted, decode_fact
 from weftline.kernel.state import FOLD, decode_state
+from weftline.runtime import ids
 from weftline.runtime.loading import public_id
 from weftline.store.base import LogReader, RunRow
 
@@ -20,10 +21,12 @@ MAX_DOUBTS = 16
 class CallName(Struct, frozen=True):
     id: str
     name: str
+    run: str = ""
+    """Of a call of a run below: that run's id."""
 
 
 class CancelReceipt(Struct, frozen=True):
-    """Every call of the run is in exactly one list."""
+    """Every call of the run, and of those below it, is in exactly one list."""
 
     status: str
     stopped: tuple[CallName, ...]
@@ -31,33 +34,59 @@ class CancelReceipt(Struct, frozen=True):
     in_doubt: tuple[CallName, ...]
 
 
-def receipt(status: str, closed: Sequence[bytes]) -> CancelReceipt:
-    """`closed` has the heads of the run's `call.closed` entries."""
-    stopped: list[CallName] = []
-    finished: list[CallName] = []
-    in_doubt: list[CallName] = []
-    for encoded in closed:
-        head = decode_fact.decode(encoded)
-        if not isinstance(head, CallClosed):
-            continue
-        if head.how == "in_doubt":
-            calls = in_doubt
-        elif head.how in EXECUTED:
-            calls = finished
-        else:
-            calls = stopped
-        calls.append(CallName(head.id, head.name))
-    return CancelReceipt(status, tuple(stopped), tuple(finished), tuple(in_doubt))
+RECEIPT_KINDS = (KIND[CallOpened], KIND[CallStarted], KIND[CallClosed])
+"""The facts that a receipt is made from."""
+
+
+class _Lists:
+    def __init__(self) -> None:
+        self.stopped: list[CallName] = []
+        self.finished: list[CallName] = []
+        self.in_doubt: list[CallName] = []
+        self.children: list[str] = []
+
+    def add(self, heads: Sequence[bytes], *, run: str = "") -> None:
+        """Those of one run."""
+        offered: set[tuple[int, int]] = set()
+        for encoded in heads:
+            head = decode_fact.decode(encoded)
+            match head:
+                case CallOpened(client=str(), blocked=False):
+                    offered.add((head.turn, head.index))
+                case CallStarted() if head.child:
+                    self.children.append(head.child)
+                case CallClosed():
+                    self._list(head, (head.turn, head.index) in offered).append(CallName(head.id, head.name, run))
+                case _:
+                    pass
+
+    def _list(self, head: CallClosed, offered: bool) -> list[CallName]:
+        if head.how == "in_doubt" or (head.how == "cancelled" and offered):
+            return self.in_doubt  # a client that was offered a call may be at work on it
+        return self.finished if head.how in EXECUTED else self.stopped
+
+    def receipt(self, status: str) -> CancelReceipt:
+        return CancelReceipt(status, tuple(self.stopped), tuple(self.finished), tuple(self.in_doubt))
+
+
+def receipt(status: str, heads: Sequence[bytes]) -> CancelReceipt:
+    """Of one run alone. `heads` are those of its facts of `RECEIPT_KINDS`."""
+    lists = _Lists()
+    lists.add(heads)
+    return lists.receipt(status)
 
 
 async def stored_receipt(store: LogReader, key: int, status: str) -> CancelReceipt:
-    """The receipt of a run of this status, from its log. Raises `StoreError` (`log_damaged`) if it cannot be read."""
-    closed = await store.heads(key, kinds=(KIND[CallClosed],))
+    """The receipt of a run of this status, from the logs. Raises `StoreError` (`log_damaged`) if one cannot be read."""
+    lists = _Lists()
     try:
-        return receipt(status, closed)
+        lists.add(await store.heads(key, kinds=RECEIPT_KINDS))
+        for child in lists.children:  # which grows, as they have children of their own
+            lists.add(await store.heads(ids.key_of(child), kinds=RECEIPT_KINDS), run=child)
     except UNREADABLE:
         name = await public_id(store, key)
         raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
+    return lists.receipt(status)
 
 
 def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:

@@ -408,7 +408,7 @@ class Recovery:
             facts.append(lost)
             state = evolve(state, lost.head, state.now)
         damaged = replace(state, broken=state.broken or "its recovery failed repeatedly")
-        facts += [Draft(new.head, _plain_body(new)) for new in decide(damaged).append]
+        facts += [Draft(new.head, plain_body(new)) for new in decide(damaged).append]
         self._fleet.end_by_force(run, facts)
 
 
@@ -428,7 +428,7 @@ def _control_s(row: UnderWay) -> float:
     return _trial_s(row) * (2 if row.alone == 1 else 20)
 
 
-def _plain_body(new: New) -> bytes:
+def plain_body(new: New) -> bytes:
     match new.head:
         case CallOpened():
             return encode(OpenedBody(Raw(b"{}")))

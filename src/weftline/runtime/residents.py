@@ -13,10 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError
+from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
+from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.clock import Clock
@@ -159,7 +161,13 @@ class Residents:
             self._runs[key] = run
             self._kept.keep(run)
             self.driver.record(run, ends)
+            self._cut_children(run)
         return run
+
+    def _cut_children(self, run: LiveRun) -> None:
+        """Cancels the children of a run whose time is up; its own calls are closed already."""
+        if run.state.policy.reached == "time_budget" and run.state.open_children:
+            self._spawn(self._lineage.cancel(run.state.open_children))
 
     def _let_go(self, run: LiveRun) -> None:
         """Drops a parked run from memory, unless there is something to do for it after all."""
@@ -221,9 +229,11 @@ class Residents:
         if run.active:
             run.poke()
             return
+        self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
-            deadline_at = earliest_deadline(run.state.questions)
+            deadlines = (earliest_deadline(run.state.questions), policies.deadline_at(run.state))
+            deadline_at = min([one for one in deadlines if one is not None], default=None)
             if deadline_at is not None:
                 run.driving.due_at = deadline_at
                 self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
@@ -377,6 +387,8 @@ class Residents:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
+        if run.state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
+            self._cut_children(run)
         for child in write.children:
             self._spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.told_parent(run, write):
@@ -460,7 +472,12 @@ class Residents:
         return self.stopping or self.recovery.held
 
     def fire(self, run: LiveRun, now: int) -> None:
-        self.take(run, Draft(TimerFired(now)))
+        if now > run.state.now:
+            self.take(run, Draft(TimerFired(now)))
+        else:
+            self.consider(
+                run
+            )  # it knows the time, and a process that died, or a clock that was set, kept it from acting
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)

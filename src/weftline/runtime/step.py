@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
-from weftline.kernel import bodies
+from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -40,6 +40,7 @@ from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
+from weftline.runtime.offering import offered_digest
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
@@ -69,7 +70,7 @@ class Step(Struct):
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
-    if state.batch.grants and _outlives_a_grant(state, at):
+    if time_has_come(state, at):
         facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
         entries.append(draft)
@@ -85,8 +86,13 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
             state = take_in(state, work, draft, at=at)
 
 
+def time_has_come(state: State, at: int) -> bool:
+    """Whether something that the state takes for valid is over: the process was away, or the timer is late."""
+    return (bool(state.batch.grants) and _outlives_a_grant(state, at)) or policies.is_due(state, at)
+
+
 def _outlives_a_grant(state: State, at: int) -> bool:
-    """Whether an approval has lapsed that the state takes for valid: the process was away, or the timer is late."""
+    """Whether an approval has lapsed."""
     grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
     return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
 
@@ -111,8 +117,12 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case AwaitOpened():
             return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptStarted():
+            toolbox = work.toolbox or EMPTY
+            offered = ""
+            if not state.totals.attempts:
+                offered = offered_digest(conversation.system or work.plan.system, toolbox)
             model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate(work.toolbox or EMPTY)))
+            return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
@@ -223,7 +233,8 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
 def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     conversation = work.conversation
     if head.status == "succeeded":
-        return bodies.encode(bodies.EndedBody(text=conversation.last_text))
+        # A run that a tool has ended has no answer: what was said along with the call is not one.
+        return bodies.encode(bodies.EndedBody(text="" if head.call else conversation.last_text))
     if head.status == "cancelled":
         return b"{}"
     if head.code == "truncation" and not conversation.failure:

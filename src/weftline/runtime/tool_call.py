@@ -20,6 +20,7 @@ from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
+from weftline.runtime.models import is_blind
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, size_of
@@ -32,6 +33,13 @@ logger = logging.getLogger(__name__)
 TOOL_TIMEOUT_S = 120.0
 _REPEATABLE = ("read", "idempotent")
 """Effects whose calls are never in doubt."""
+
+
+def tool_timeout_s(tool: Tool, state: State) -> float:
+    """How long a call may take: by the run's policy, else as its tool says."""
+    rule = state.limits.policy
+    own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
+    return own_s or TOOL_TIMEOUT_S
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
@@ -49,7 +57,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
-    timeout_s = tool.timeout_s or TOOL_TIMEOUT_S
+    timeout_s = tool_timeout_s(tool, state)
     how: How
     deadline = services.deadlines.after(timeout_s)
     try:
@@ -104,7 +112,9 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
     """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.name)
-    answer = await _ask(command, call, work, services, tool) if tool is not None else Unknown()
+    answer = Unknown()
+    if tool is not None:
+        answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state))
     match answer:
         case ToolOutput():
             return _closed(command, call, work, answer, _how(answer, tool), 0)
@@ -120,13 +130,13 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 
 
 async def _ask(
-    command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool
+    command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool, *, limit_s: float
 ) -> ToolOutput | WillNotHappen | Unknown:
     """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.memory)
     try:
-        async with services.deadlines.after(tool.timeout_s or TOOL_TIMEOUT_S):
+        async with services.deadlines.after(limit_s):
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
         if isinstance(answer, Happened):
             return output_of(answer.result, tool_name=call.name)
@@ -220,7 +230,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         attempt=attempt,
         thread_id=work.session_id,
         agent_id=plan.agent_id,
-        metadata=plan.metadata,
+        metadata=plan.metadata | work.conversation.labels,
         on_cancel=[],
     )
     code = (work.toolbox or EMPTY).code
@@ -250,6 +260,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
         under_way=Counter(under_way),
         prepared=bodies.turn_args(body)[index],
         result_of=conversation.result_of,
+        is_blind=lambda: is_blind(work, state.attempt.choice),
     )
 
 

@@ -11,6 +11,7 @@ from msgspec.json import encode
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Parent
+from weftline.kernel.policy import PolicyRule
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
@@ -25,23 +26,34 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool
+from weftline.tools.base import Tool, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 
 _BOXES = 512
 
 
 class Toolbox:
-    def __init__(self, tools: Mapping[str, Tool], *, code: RunCode | None = None) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool], *, code: RunCode | None = None, excluded: frozenset[str] = frozenset()
+    ) -> None:
         self.tools = dict(tools)
         self.code = code
         """What the run's agent brings along besides."""
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values())
+        self.excluded = excluded
+        """The names of those that the run's policy does not allow: they are neither offered nor called."""
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
+
+    def under(self, rule: PolicyRule | None) -> Toolbox:
+        """The same tools, of which only those are offered that the policy of a run allows."""
+        if rule is None or not rule.filters:
+            return self
+        excluded = [name for name, tool in self.tools.items() if not rule.allows(name, tags_of(tool))]
+        return Toolbox(self.tools, code=self.code, excluded=frozenset(excluded)) if excluded else self
 
 
 def _size(spec: ToolSpec) -> int:
@@ -129,6 +141,7 @@ class ServerTools:
                         parameters=None if ref.parameters is UNSET else ref.parameters,
                         output_schema=None if ref.output_schema is UNSET else ref.output_schema,
                         long_running=ref.long_running,
+                        tags=ref.tags,
                     )
                 ]
             case A2ALocalRef():

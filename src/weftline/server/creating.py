@@ -84,7 +84,7 @@ async def answer_created(
 
     The stream is admitted before the run is created: a workspace with too many streams gets no run either.
     """
-    want = wanted(request)
+    want, prefix = wanted(request), app.names.prefix(request)
     may_read = principal.scopes is None or READ_SCOPE in principal.scopes
     if want.events and not may_read and not want.json:
         raise Forbidden(
@@ -92,8 +92,8 @@ async def answer_created(
         )
     if not want.events or not may_read:
         made = await _made(create, principal)
-        body = created_run(made.run_id, principal.slug, made.warnings, root=request.root)
-        return Response(body, status=202, headers=_headers(made.run_id, principal.slug, request.root))
+        body = created_run(made.run_id, principal.slug, made.warnings, root=prefix)
+        return Response(body, status=202, headers=_headers(made.run_id, principal.slug, prefix))
     place = app.engine.reserve_stream(principal.workspace)
     try:
         made = await _made(create, principal)
@@ -103,7 +103,7 @@ async def answer_created(
     except BaseException:
         place.release()
         raise
-    headers = (*_headers(run_id, principal.slug, request.root), *_warnings(made.warnings))
+    headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
 
 
@@ -117,8 +117,8 @@ async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> 
         raise
 
 
-def _headers(run_id: str, slug: str, root: str) -> Headers:
-    return ((b"location", (root + run_url(run_id, slug)).encode()), (b"x-run-id", run_id.encode()))
+def _headers(run_id: str, slug: str, prefix: str) -> Headers:
+    return ((b"location", (prefix + run_url(run_id, slug)).encode()), (b"x-run-id", run_id.encode()))
 
 
 def _warnings(warnings: Warnings) -> Headers:

@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    AwaitPassed,
     CallClosed,
     CallOpened,
     Fact,
@@ -65,8 +66,10 @@ class What(Enum):
     """A turn is complete."""
     CLIENT_CALL = auto()
     """A call for the client was opened, or closed."""
+    CALL = auto()
+    """Another call was closed: if the run also asks people, it may now have nothing else to do."""
     PAUSE = auto()
-    """The run was paused, or resumed; or it asks people something, or has their answer."""
+    """The run was paused, or resumed; or it asks people something, or has an answer."""
     END = auto()
 
 
@@ -139,7 +142,9 @@ def _what(fact: Fact) -> What | None:
             return What.TURN
         case CallOpened(client=str(), blocked=False) | CallClosed(client=str()):
             return What.CLIENT_CALL
-        case RunPaused() | RunResumed() | AwaitOpened() | AwaitClosed():
+        case CallClosed():
+            return What.CALL
+        case RunPaused() | RunResumed() | AwaitOpened() | AwaitPassed() | AwaitClosed():
             return What.PAUSE
         case RunEnded():
             return What.END

@@ -39,6 +39,8 @@ class OwnNames:
         cors: Cors | None = None,
     ) -> None:
         self.url = public_url or url
+        self._public = bool(public_url)
+        self._public_prefix = parse(public_url).rest.rstrip("/") if public_url else ""
         self._learned = False
         self._hosts = frozenset(hosts)
         self._local = local
@@ -59,8 +61,11 @@ class OwnNames:
     def base(self, request: Request) -> str:
         """The base of the URLs in the response to this request.
 
-        It has the name that the request used if that is one of the server's own; any other Host is never repeated.
+        The public one if there is one, whatever the Host: a proxy may well pass on the address that we listen on. Else
+        it has the name that the request used if that is one of the server's own; any other Host is never repeated.
         """
+        if self._public:
+            return self.url
         host = request.header(b"host") or ""
         for scheme in ("https", "http"):
             origin = _origin(f"{scheme}://{host}")
@@ -71,7 +76,7 @@ class OwnNames:
     def prefix(self, request: Request) -> str:
         """The path that all of the server's paths are below, as this request's client sees them: "" mostly, that of the
         mount in somebody else's application or the one that a proxy takes away."""
-        return request.root or parse(self.base(request)).rest.rstrip("/")
+        return self._public_prefix if self._public else request.root
 
     def path_of(self, url: str) -> str | None:
         """The path of a URL of this server, "" for the server as a whole; None for any other URL."""

@@ -18,13 +18,16 @@ from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
+from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
+from weftline.server.run_operations import EndedLogs, fork, import_file, list_calls, list_doubts
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
@@ -39,7 +42,7 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogStore, RunFilter, RunRow, Store
+from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
@@ -70,7 +73,7 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, Protocol):
+class Logs(AskingLogs, EndedLogs, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
@@ -112,6 +115,24 @@ class StoredLogs:
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         command = f"weftline serve{db_option(self._folder)}"
         raise Conflict(f"No server has this store open: start `{command}`, then answer.")
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        return await add_ended(self._store, write)
+
+    @property
+    def logs(self) -> LogReader:
+        return self._store
+
+    async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
+        command = f"weftline serve{db_option(self._folder)}"
+        raise Conflict(f"No server has this store open: start `{command}`, then fork the run.")
+
+    async def calls(self, row: RunRow) -> list[LoggedCall]:
+        return await calls_of(self._store, row, store_id=self._store.id)
+
+    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+        store = self._store
+        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
 
     async def resume_all(self) -> Resumed:
         held = self._store.held
@@ -163,6 +184,10 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
     return {
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
+        "runs.import": partial(import_file, at, logs, store),
+        "runs.fork": partial(fork, at, logs, store),
+        "calls.list": partial(list_calls, logs, store),
+        "calls.in_doubt": partial(list_doubts, at, logs),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,

@@ -6,18 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
+from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
 from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
-from weftline.wire import awaits, damage, responses, snapshots
+from weftline.wire import awaits, calls, damage, responses, snapshots
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
 
 
@@ -145,6 +146,31 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
     )
 
 
+def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
+    """Calls as the protocol shows them."""
+    return [
+        calls.Call(
+            run_id=one.run_id,
+            tool_use_id=one.id,
+            turn=one.turn,
+            index=one.index,
+            name=one.name,
+            digest=one.digest,
+            idempotency_key=one.key,
+            effect=one.effect,
+            state=one.state,
+            how=one.how,
+            attempts=one.attempts,
+            opened_at=responses.iso(one.opened_at),
+            started_at=None if one.started_at is None else responses.iso(one.started_at),
+            closed_at=None if one.closed_at is None else responses.iso(one.closed_at),
+            client=one.client,
+            child_run_id=one.child or None,
+        )
+        for one in found
+    ]
+
+
 def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
     if last is None:
         return None
@@ -164,5 +190,5 @@ def receipt_view(receipt: CancelReceipt) -> responses.CancelReceipt:
     )
 
 
-def _calls(calls: tuple[CallName, ...]) -> list[responses.CallName]:
-    return [responses.CallName(call.id, call.name) for call in calls]
+def _calls(named: tuple[CallName, ...]) -> list[responses.CallName]:
+    return [responses.CallName(call.id, call.name, call.run or UNSET) for call in named]

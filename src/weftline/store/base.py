@@ -125,6 +125,8 @@ class Write(Struct):
     awaits: list[NewAwait] = field(default_factory=list[NewAwait])
     answered: list[str] = field(default_factory=list[str])
     """The ids of awaits that are not open any more."""
+    imported: bool = False
+    """It happened elsewhere, long ago: nobody is told."""
 
 
 class Written(Struct):

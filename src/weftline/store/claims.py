@@ -5,6 +5,11 @@ from __future__ import annotations
 from weftline.store.base import Write
 
 
+def same_owner(one: int, other: int) -> bool:
+    """Whether two epochs are of the same owner of the store: nothing else drove its runs in between."""
+    return one >> 32 == other >> 32
+
+
 class Claims:
     """Remembers the latest claim of each run until it is released. None of this is durable: the next owner's epochs are
     higher anyway.

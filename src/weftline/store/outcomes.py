@@ -31,5 +31,6 @@ def impossible(reason: object) -> Written:
 
 
 def ends_run(write: Write) -> bool:
-    """Whether this is the write with the terminal entry."""
-    return write.ended_at is not None and bool(write.items) and write.items[-1].kind == "run.ended"
+    """Whether this is the write with the terminal entry, of a run that was carried out here."""
+    ends = write.ended_at is not None and bool(write.items) and write.items[-1].kind == "run.ended"
+    return ends and not write.imported

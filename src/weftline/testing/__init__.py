@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from weftline.providers.scripted import Script, ScriptedModel, ScriptedProvider, calls, load_scripts, parse_scripts
     from weftline.testing.process import ServerProcess
     from weftline.testing.providers import Aborted, Answered, Failed, check_provider
+    from weftline.testing.replays import replay
 
 __all__ = [
     "Aborted",
@@ -25,6 +26,7 @@ __all__ = [
     "collect",
     "load_scripts",
     "parse_scripts",
+    "replay",
 ]
 
 _HOME = {
@@ -41,6 +43,7 @@ _HOME = {
     "collect": "weftline.providers.assemble",
     "load_scripts": "weftline.providers.scripted",
     "parse_scripts": "weftline.providers.scripted",
+    "replay": "weftline.testing.replays",
 }
 
 

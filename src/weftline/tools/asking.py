@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from string import Formatter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 from msgspec.json import decode
 
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind
+from weftline.suggestions import did_you_mean
 
 
 class Ask(Struct, frozen=True):
-    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`."""
+    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
+
+    With `parts` these are several questions, and `prompt` has them all; see `misfit`.
+    """
 
     prompt: str
     kind: AwaitKind = "confirm"
     options: tuple[str, ...] = ()
     multiple: bool = False
+    parts: tuple[AskBody, ...] = ()
     timeout_s: float | None = None
     """How long there is to answer; None leaves that to the run."""
 
@@ -28,6 +35,26 @@ class AsksPeople(Protocol):
     def asks_people(self, args: bytes) -> Ask | None:
         """What is asked about a call with these final arguments; None if it may begin. An error blocks the call."""
         ...
+
+
+def misfit(asked: AskBody, value: object) -> str:
+    """What is wrong with this answer to what was asked; "" if nothing is.
+
+    The answer to several questions is a list with one answer to each, or a text that answers them all.
+    """
+    if asked.parts and not isinstance(value, str):
+        given = cast("list[object]", value) if isinstance(value, list) else []
+        if len(given) != len(asked.parts):
+            return f"must be a list with {len(asked.parts)} answers, one to each question"
+        faults = [misfit(part, one) for part, one in zip(asked.parts, given, strict=True)]
+        return "; ".join([f"answer {number}: {fault}" for number, fault in enumerate(faults, 1) if fault])
+    if asked.options:
+        chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
+        if not chosen or any(one not in asked.options for one in chosen):
+            return f"must be {'some' if asked.multiple else 'one'} of {', '.join(map(repr, asked.options))}"
+    elif value is None or (isinstance(value, str) and not value.strip()):
+        return "the answer is missing"
+    return ""
 
 
 def ask_of(tool: object, args: bytes) -> Ask | None:
@@ -46,7 +73,7 @@ class _Template(Formatter):
 def checked_template(template: str, *, tool: str) -> str:
     """The same text. Raises `ValueError` if it is not one with `{argument}` in it."""
     try:
-        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+        fields = _fields(template)
     except ValueError as error:
         raise ValueError(f"tool {tool!r}: confirm is not a template: {error}") from None
     if not template.strip():
@@ -55,6 +82,18 @@ def checked_template(template: str, *, tool: str) -> str:
         if not field.isidentifier():
             raise ValueError(f"tool {tool!r}: confirm may name arguments, such as {{amount}}, not {field!r}")
     return template
+
+
+def _fields(template: str) -> list[str]:
+    return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+
+
+def require_arguments(template: str, arguments: Collection[str], *, tool: str) -> None:
+    """Raises `ValueError` if the template names something that is not an argument of the tool."""
+    for field in _fields(template):
+        if field not in arguments:
+            near = did_you_mean(field, arguments)
+            raise ValueError(f"tool {tool!r}: confirm names {{{field}}}, which is not an argument of it.{near}")
 
 
 def rendered(template: str, args: bytes) -> str:

@@ -160,6 +160,21 @@ def is_carried_out_by_run(tool: Tool) -> bool:
     return bool(getattr(tool, "is_agent", False))
 
 
+def tags_of(tool: Tool) -> frozenset[str]:
+    """What the filters of a policy know a tool by."""
+    return frozenset(getattr(tool, "tags", ()))
+
+
+def is_bookkeeping(tool: Tool) -> bool:
+    """Whether no cap of a policy counts its calls."""
+    return bool(getattr(tool, "bookkeeping", False))
+
+
+def ends_run(tool: Tool) -> bool:
+    """Whether a run ends when a call of it has succeeded."""
+    return bool(getattr(tool, "terminal", False))
+
+
 @runtime_checkable
 class ReplacesContent(Protocol):
     """A tool that replaces something as a whole, and can show it before."""

@@ -6,6 +6,7 @@ A client tool that declares nothing is offered again after a crash, hence the ef
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import msgspec
@@ -75,6 +76,7 @@ class LocalTool(_ClientTool):
         parameters: JSON Schema. Anything but an object schema with properties becomes the empty object schema.
         output_schema: JSON Schema of the result; kept when its root is an object, otherwise dropped.
         long_running: Tells the model not to repeat a call that answered with an intermediate status.
+        tags: What the filters of a policy know it by.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class LocalTool(_ClientTool):
         parameters: Raw | None = None,
         output_schema: Raw | None = None,
         long_running: bool = False,
+        tags: Iterable[str] = (),
     ) -> None:
+        self.tags = frozenset(tags)
         if long_running:
             description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING
         spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)

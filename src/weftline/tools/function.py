@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
@@ -26,7 +26,7 @@ from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import Ask, checked_template, rendered
+from weftline.tools.asking import Ask, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -38,7 +38,7 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.results import error_of, output_of
-from weftline.tools.signature import Docstring, Parameters, checked_signature, resolved_hints
+from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
 from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ class FunctionTool(Generic[P, R]):
         reconcile: Callable[..., Any] | None = None,
         confirm: str | Callable[..., str | None] | None = None,
         confirm_timeout_s: float | None = None,
+        tags: Iterable[str] = (),
+        bookkeeping: bool = False,
+        terminal: bool = False,
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -91,6 +94,11 @@ class FunctionTool(Generic[P, R]):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
         self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
         self._confirm_timeout_s = confirm_timeout_s
+        if isinstance(tags, str):
+            raise ValueError(f"tool {self.name!r}: tags are a list, not a text")
+        self.tags = frozenset(tags)
+        self.bookkeeping = bookkeeping
+        self.terminal = terminal
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -101,6 +109,8 @@ class FunctionTool(Generic[P, R]):
         self._reconcile = reconcile
         # Functions defined inside others may name types that only their enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, _names_around(fn))
+        if isinstance(confirm, str):
+            require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         update_wrapper(self, fn)
@@ -250,6 +260,9 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    tags: Iterable[str] = (),
+    bookkeeping: bool = False,
+    terminal: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -264,6 +277,9 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    tags: Iterable[str] = (),
+    bookkeeping: bool = False,
+    terminal: bool = False,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -286,6 +302,9 @@ def tool(
             a function that takes those of the tool's arguments that it names and returns the question, or None if the
             call may begin at once.
         confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
+        tags: What the filters of a policy know it by, such as `costly`.
+        bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
+        terminal: Whether the run ends, without an answer, when a call of it has succeeded.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -304,6 +323,9 @@ def tool(
             reconcile=reconcile,
             confirm=confirm,
             confirm_timeout_s=confirm_timeout_s,
+            tags=tags,
+            bookkeeping=bookkeeping,
+            terminal=terminal,
         )
 
     return made if fn is None else made(fn)

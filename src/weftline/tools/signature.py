@@ -83,6 +83,12 @@ def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature
     return signature
 
 
+def arguments_of(signature: inspect.Signature, hints: Mapping[str, Any] | None, context_type: type) -> list[str]:
+    """The names of the arguments: all parameters but the one that takes the context, as far as hints are known."""
+    known = hints or {}
+    return [name for name in signature.parameters if not _is_context(known.get(name, Any), context_type)]
+
+
 def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """The type hints of `fn`, or None while a name in them is not defined (yet)."""
     try:

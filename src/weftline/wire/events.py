@@ -57,6 +57,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.plan import agent_of
 from weftline.wire.responses import tokens, usage_triple
@@ -230,6 +231,22 @@ def _messages_taken(head: MessagesTaken, body: bytes) -> tuple[str, bytes]:
 def _output_rejected(head: OutputRejected, body: bytes) -> tuple[str, bytes]:
     message = bodies.decode_text(body).text if body else ""
     return "output_rejected", encode({"turn": head.turn, "message": message})
+
+
+def _policy_decided(head: PolicyDecided, body: bytes) -> tuple[str, bytes]:
+    said = bodies.decode_policy(body) if body else bodies.PolicyBody()
+    payload: dict[str, Any] = {
+        "turn": head.turn,
+        "allowedTools": head.allowed,
+        "callsLeft": head.calls_left,
+        "failuresLeft": head.failures_left,
+        "disableTools": head.disable_tools,
+        "failed": head.failed,
+        "labels": said.labels,
+    }
+    if said.metadata is not UNSET:
+        payload["metadata"] = said.metadata
+    return "policy_decision", encode(payload)
 
 
 def _final_forced(head: FinalForced, body: bytes) -> tuple[str, bytes]:
@@ -476,6 +493,7 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     AwaitClosed: _await_closed,
     MessagesTaken: _messages_taken,
     OutputRejected: _output_rejected,
+    PolicyDecided: _policy_decided,
     FinalForced: _final_forced,
     ContextCompacted: _context_compacted,
     ContextRestored: _context_restored,
@@ -497,6 +515,8 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         ContextMeasured,
         CompactionStarted,
         CompactionFailed,
+        CapReached,
+        RunUnattended,
     }
 )
 """What clients do not see. A test checks that these two cover all facts."""

@@ -118,6 +118,9 @@ DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
 MAX_TOOL_TURNS = 100
 """Both the default and the maximum: a larger number is treated as this one."""
 DEFAULT_LOCAL_TIMEOUT_MS = 300_000
+MAX_POLICY_ENTRIES = 64
+"""Of each list in a policy."""
+MAX_POLICY_NAME_CHARS = 120
 MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 
 MAX_TOOL_USE_ID_CHARS = 256

@@ -31,6 +31,7 @@ from weftline.wire.limits import (
     MAX_TOOL_TURNS,
     REASONING_LEVELS,
 )
+from weftline.wire.policy import WirePolicy
 
 NULL = Raw(b"null")
 
@@ -93,6 +94,7 @@ class _Local(_Wire, tag="local"):
     parameters: Raw | UnsetType = UNSET
     output_schema: Raw | UnsetType = UNSET
     long_running: bool | None = None
+    tags: tuple[str, ...] | None = None
 
     def ref(self) -> ToolRef:
         return LocalRef(
@@ -101,6 +103,7 @@ class _Local(_Wire, tag="local"):
             _object_schema(self.parameters, with_properties=True),
             _object_schema(self.output_schema, with_properties=False),
             bool(self.long_running),
+            self.tags or (),
         )
 
 
@@ -201,6 +204,7 @@ class _Spec(Struct, rename="camel"):
     loop_detection: bool | _Loop | None = None
     tool_budgets: dict[str, _ToolBudget] | None = None
     budgets: _Budgets | None = None
+    policy: WirePolicy | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop_sequences: tuple[str, ...] | None = None
@@ -248,6 +252,8 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
         on_local_timeout=budgets.on_local_tool_timeout or "end",
         fallbacks=len(sent.model_fallbacks or ()),
+        policy=None if sent.policy is None else sent.policy.rule,
+        interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
     )
 
 

@@ -110,6 +110,13 @@ class AcceptedResult(Ok, frozen=True):
 class CallName(Struct, frozen=True, rename="camel"):
     tool_use_id: str
     name: str
+    run_id: str | UnsetType = UNSET
+    """Of a call of a run below: that run's id."""
+
+
+class ForkedFrom(Struct, frozen=True, rename="camel"):
+    run_id: str
+    turn: int
 
 
 class CancelReceipt(Struct, frozen=True, rename="camel"):
@@ -220,6 +227,7 @@ class RunView(Struct, frozen=True):
     estimated: bool = False
     """`usage` and `cost_nusd` contain estimates."""
     in_doubt: Sequence[CallName] = ()
+    forked_from: ForkedFrom | None = None
     outline: PlanOutline = PlanOutline()
     """Empty if the plan was not read, or retention has removed it."""
 
@@ -265,6 +273,8 @@ class Run(RunSummary, rename="camel", kw_only=True):
     """Of a run that was cancelled, until retention removes its log."""
     awaits: Sequence[OpenAwait]
     """What it, and the runs below it, ask people at the moment: the first 50."""
+    forked_from: ForkedFrom | None
+    """Of a fork: its origin, and the first turn that is its own, as the origin counts."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -278,7 +288,15 @@ class RunPage(Struct, rename="camel"):
 
 def snapshot(run: RunView, *, receipt: CancelReceipt | None = None, awaits: Sequence[OpenAwait] = ()) -> bytes:
     spec = Raw(run.spec)
-    return _encode(Run(**asdict(_summary(run)), spec=spec, agent_spec=spec, cancel_receipt=receipt, awaits=awaits))
+    whole = Run(
+        **asdict(_summary(run)),
+        spec=spec,
+        agent_spec=spec,
+        cancel_receipt=receipt,
+        awaits=awaits,
+        forked_from=run.forked_from,
+    )
+    return _encode(whole)
 
 
 def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:

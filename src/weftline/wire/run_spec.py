@@ -50,6 +50,7 @@ from weftline.wire.limits import (
     REASONING_LEVELS,
     SCHEMA_NAME_PATTERN,
 )
+from weftline.wire.policy_model import PolicyModel
 from weftline.wire.tool_refs import (
     A2AToolModel,
     McpLocalToolModel,
@@ -194,6 +195,7 @@ class _Settings(Part):
     ] = None
     toolBudgets: ToolBudgets | None = None
     budgets: BudgetsModel | None = None
+    policy: PolicyModel | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     topP: Annotated[float, Field(ge=0, le=1)] | None = None
     stopSequences: Annotated[list[_StopSequence], Field(max_length=MAX_STOP_SEQUENCES)] | None = None

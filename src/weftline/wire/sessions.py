@@ -9,6 +9,7 @@ from weftline.wire.bodies import MessageBody
 from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
+from weftline.wire.policy import policy_within
 
 INPUT = frozenset({"prompt", "messages", "attachments"})
 SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
@@ -35,6 +36,10 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
         elif key == "metadata":
             if message.metadata:
                 merged[key] = _merged_metadata(merged.get(key, NULL), message.metadata)
+        elif key == "policy":
+            if value != NULL:
+                above = merged.get(key, NULL)
+                merged[key] = value if above == NULL else policy_within(value, above)
         elif value != NULL or (key not in OVERRIDES and key not in INPUT):
             merged[key] = value
     return encode(merged)

@@ -16,7 +16,7 @@ from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
 from weftline.wire.attachments import with_shown_addresses
 from weftline.wire.events import ERROR_CLASSES, failed_finish
-from weftline.wire.responses import CallName, RunView, SessionUsage, Status
+from weftline.wire.responses import CallName, ForkedFrom, RunView, SessionUsage, Status
 
 _decode_metadata = Decoder(dict[str, str]).decode
 
@@ -60,6 +60,7 @@ def run_view(
         finished_us=row.ended_at,
         in_doubt=in_doubt,
         outline=_outline(created),
+        forked_from=_origin(created),
     )
     return run if ended is None else _ended(run, *ended)
 
@@ -100,6 +101,11 @@ def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
     return b"{}" if sent is UNSET else with_shown_addresses(bytes(sent))
+
+
+def _origin(created: bytes | None) -> ForkedFrom | None:
+    origin = None if created is None else bodies.decode_created(created).origin
+    return None if origin is None else ForkedFrom(origin.run, origin.turn)
 
 
 def _outline(created: bytes | None) -> PlanOutline:

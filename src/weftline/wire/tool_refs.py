@@ -25,6 +25,8 @@ from weftline.wire.limits import (
     MAX_HEADERS,
     MAX_HEADERS_BYTES,
     MAX_MCP_LOCAL_TOOLS,
+    MAX_POLICY_ENTRIES,
+    MAX_POLICY_NAME_CHARS,
     MAX_SERVER_NAME_CHARS,
     MAX_TOOL_FILTER_NAME_CHARS,
     MAX_TOOL_FILTER_NAMES,
@@ -146,6 +148,13 @@ class PluginToolModel(Ref):
     name: Annotated[str, StringConstraints(pattern=whole(PLUGIN_NAME_PATTERN))]
 
 
+Tags: TypeAlias = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_POLICY_NAME_CHARS)]],
+    Field(max_length=MAX_POLICY_ENTRIES),
+]
+"""What the filters of a policy know a tool by."""
+
+
 class LocalToolModel(Ref):
     """`parameters` and `outputSchema` with a wrong root are coerced later, not refused."""
 
@@ -155,6 +164,7 @@ class LocalToolModel(Ref):
     parameters: AnySchema = None
     outputSchema: AnySchema = None
     longRunning: bool | None = None
+    tags: Tags | None = None
 
 
 class A2AToolModel(Ref):

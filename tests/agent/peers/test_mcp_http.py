@@ -66,6 +66,12 @@ async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_f
         mcp("https://example.com/sse", transport="sse", revision="2026-07-28")
 
 
+@pytest.mark.parametrize("wrong", [{"revision": "2025-06-18"}, {"revision": 5}, {"transport": "ws"}])
+def test_a_revision_or_transport_that_does_not_exist_is_refused_when_it_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        mcp("https://example.com/mcp", **wrong)
+
+
 async def test_a_server_that_was_started_anew_is_reached_again(facts: McpProcess) -> None:
     @tool
     def restart(context: ToolContext) -> str:

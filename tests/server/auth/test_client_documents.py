@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 
@@ -75,7 +76,8 @@ async def test_nobody_is_asked_before_somebody_has_signed_in(world: World, docum
     page = await stranger.get(query())
     assert page.status == 200 and "password" in page.text and documents.asked == []
     back = await stranger.sign_in(page=query())
-    assert back.status == 303 and "Editor" in (await stranger.get(back.headers["location"])).text
+    asked = urljoin("/api/oauth/sign-in", back.headers["location"])
+    assert back.status == 303 and "Editor" in (await stranger.get(asked)).text
 
 
 async def test_a_document_is_read_again_after_a_while_and_what_it_says_now_counts(

@@ -285,6 +285,33 @@ async def test_whoever_comes_by_another_name_of_this_machine_is_told_that_name(w
         assert told["resource"] == "http://127.0.0.1:8080/api/mcp/acme"
 
 
+BEHIND = ServerOptions(url="http://127.0.0.1:8080", local=True, public_url="https://agents.example.com/weft")
+
+
+@pytest.mark.parametrize("options", [BEHIND])
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "agents.example.com", "10.1.2.3"])
+async def test_a_server_with_a_public_url_names_no_other_whatever_host_a_proxy_passes_on(
+    world: World, host: str
+) -> None:
+    headers, key = {"host": host}, await world.key()
+    base = "https://agents.example.com/weft"
+    found = (await world.call("GET", "/.well-known/oauth-authorization-server", headers=headers)).json
+    assert found["issuer"] == base and found["token_endpoint"] == f"{base}/api/oauth/token"
+    # A client that takes the path for one of the issuer's finds it here, below the path that the proxy takes away.
+    assert (await world.call("GET", "/.well-known/openid-configuration", headers=headers)).json == found
+    refused = await world.call("POST", PATH, headers=headers, body={})
+    assert (
+        f'resource_metadata="{base}/.well-known/oauth-protected-resource{PATH}"' in refused.headers["www-authenticate"]
+    )
+    told = (await world.call("GET", f"/.well-known/oauth-protected-resource{PATH}", headers=headers)).json
+    assert (told["resource"], told["authorization_servers"]) == (f"{base}{PATH}", [base])
+    assert (await world.call("GET", "/", headers=headers)).json["openapi"] == "/weft/openapi.json"
+    body = {"prompt": "hi", "modelId": "scripted:ask"}
+    run = await world.call("POST", "/api/v1/workspaces/acme/agent-runs", credential=key, headers=headers, body=body)
+    path = f"/weft/api/v1/workspaces/acme/agent-runs/{run.json['runId']}"
+    assert (run.json["streamUrl"], run.headers["location"]) == (f"{path}/stream", path)
+
+
 LOCAL = ServerOptions(url="http://127.0.0.1:8080", local=True)
 PUBLIC = ServerOptions(url="http://localhost:8080", public_url="https://weft.example.org")
 LISTED = ServerOptions(url="http://localhost:8080", allowed_hosts=frozenset({"weft.internal"}))

@@ -6,7 +6,20 @@ import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
-from weftline import Agent, AwaitGate, Behavior, Compaction, Engine, Limits, ToolContext, asgi, events, hook, tool
+from weftline import (
+    Agent,
+    AwaitGate,
+    BasicPolicy,
+    Behavior,
+    Compaction,
+    Engine,
+    Limits,
+    ToolContext,
+    asgi,
+    events,
+    hook,
+    tool,
+)
 from weftline.agent.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.client import AsyncClient
@@ -87,6 +100,7 @@ def new_agents(held: Held) -> list[Agent[Any, Any]]:
             name="greedy",
             tools=[dig],
             limits=Limits(tool_budgets={"dig": 1}, max_turns=3),
+            policy_engine=BasicPolicy(blocked_tags=["deep"]),
         ),
         Agent(ScriptedModel(["no number", "7"]), name="typed", output=int),
         Agent(

@@ -28,6 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 from weftline.cli.admin import administer
 from weftline.server.a2a import rpc
+from weftline.server.forking import ForkModel
 from weftline.server.openapi import document, json_type
 from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
@@ -75,6 +76,7 @@ BODIES: dict[Any, Json] = {
     MessageModel: {"prompt": "hi"},
     ToolResult: {"toolUseId": "none", "result": "x"},
     AnswerModel: {"outcome": "approved"},
+    ForkModel: {"turn": 0},
     PauseModel: {"reason": "lunch"},
     ResumeModel: {"notes": "back"},
     AgentModel: {"name": "Another", "spec": {}},

@@ -42,23 +42,34 @@ Part: TypeAlias = TextPart | DataPart | FilePart
 
 
 class Content(Struct, frozen=True):
-    """The content of a message: `text` joins the parts that are text, one per line."""
+    """The content of a message: `text` joins the parts that are text, one per line.
+
+    `data` are its data parts once more, as they came; `words` is the text without them.
+    """
 
     text: str
     attachments: tuple[TakenAttachment, ...] = ()
+    data: tuple[Any, ...] = ()
+    words: str = ""
 
 
 def content_of(parts: Sequence[Part]) -> Content:
     if not parts:
         raise invalid("message.parts", "give at least one part.")
     pieces = [_piece(number, part) for number, part in enumerate(parts)]
-    text = "\n".join([piece for piece in pieces if isinstance(piece, str) and piece])
+    text = _joined(pieces)
     attachments = tuple([piece for piece in pieces if not isinstance(piece, str)])
     if not text.strip() and not attachments:
         raise invalid("message.parts", "give at least one part that is not empty.")
     if len(attachments) > MAX_ATTACHMENTS:
         raise invalid("message.parts", f"a message can have at most {MAX_ATTACHMENTS} images and PDF files.")
-    return Content(text, attachments)
+    data = tuple([part.value for part in parts if isinstance(part, DataPart)])
+    said = [piece for piece, part in zip(pieces, parts, strict=True) if not isinstance(part, DataPart)]
+    return Content(text, attachments, data, _joined(said))
+
+
+def _joined(pieces: Sequence[str | TakenAttachment]) -> str:
+    return "\n".join([piece for piece in pieces if isinstance(piece, str) and piece])
 
 
 def _piece(number: int, part: Part) -> str | TakenAttachment:

@@ -10,6 +10,8 @@ from msgspec.json import encode
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime.answering import Answer
 from weftline.server import following
+from weftline.server.a2a import asking
+from weftline.server.a2a.asking import Named
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_heard, has_taken, read_task
@@ -38,7 +40,10 @@ class Deliveries:
 
     async def _hand_over(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
         engine = self._host.engine
-        answer = Answer(outcome="answered", value=sent.text, request=f"{sender} {sent.id}")
+        if named := asking.named_answers(sent.content):
+            await self._answer(row, sent, named, sender=sender)
+            return
+        answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_heard(engine, row, answer):
             return
         now = await engine.row(row.key)
@@ -47,10 +52,10 @@ class Deliveries:
             task = await read_task(engine, now)
             if task.ended:
                 raise _ended(now)
-            if task.asked is not None:
-                await engine.answer_await(row.key, task.asked, answer, by=sender)
-            elif task.question is not None:
+            if task.question is not None:
                 await engine.answer(row.key, task.question, ToolOutput.of(sent.text), message_id=sent.id)
+            elif (await_id := asking.answered_by(task.asked)) is not None:
+                await engine.answer_await(row.key, await_id, answer, by=sender)
             else:
                 await engine.steer(row.key, sent.text, message_id=sent.id)
         except NotFound:
@@ -65,6 +70,19 @@ class Deliveries:
             if error.code != "run_terminal":
                 raise
             raise _ended(row) from None
+
+    async def _answer(self, row: RunRow, sent: SentMessage, named: list[Named], *, sender: str) -> None:
+        """Answers awaits by their ids. The engine knows an answer that comes again."""
+        for await_id, value in named:
+            answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {await_id}")
+            try:
+                await self._host.engine.answer_await(row.key, await_id, answer, by=sender)
+            except (NotFound, InvalidRequest) as error:
+                raise invalid("message.parts", f"{await_id[:100]}: {error.message}") from None
+            except Conflict as error:
+                if error.code == "run_terminal":
+                    raise _ended(row) from None
+                raise invalid("message.parts", f"{await_id[:100]}: {error.message}") from None
 
 
 async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200) -> RunRow:

@@ -68,10 +68,10 @@ class Serving:
                 row = await self.send(sent)
                 if sent.blocking:
                     return self._dialect.sent(await unless_gone(self._settled(row, sent.history)), waited=True)
-                return self._dialect.sent(await self._task(row, sent.history), waited=False)
+                return self._dialect.sent(await self._as_of(row, sent.history), waited=False)
             case Operation.GET:
                 query = await self._read(self._dialect.task_query, params)
-                return self._dialect.task(await self._task(await self._find(query.id), query.history))
+                return self._dialect.task(await self._as_of(await self._find(query.id), query.history))
             case Operation.LIST:
                 return await self._list(await self._read(self._dialect.list_query, params))
             case Operation.CANCEL:
@@ -101,12 +101,12 @@ class Serving:
         if operation is Operation.STREAM:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
-            task = await self._task(row, sent.history)
+            task = await self._as_of(row, sent.history)
             # A new task may have made progress while it was read: its text is sent from the first piece.
             return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
-        task = await self._task(row, query.history)
+        task = await self._as_of(row, query.history)
         if task.ended and not self._dialect.follows_ended:
             raise RpcError(UNSUPPORTED_OPERATION, "This operation is not supported: the task has ended.")
         until_asked = self._dialect.follows_ended and not task.waits
@@ -129,9 +129,23 @@ class Serving:
             return await read_task(self._engine, row, history=history)
 
     async def _now(self, row: RunRow, history: int = 0) -> Task:
-        after = await self._engine.row(row.key)
-        assert after is not None
-        return await self._task(after, history)
+        return await self._as_of(await self._newest(row), history)
+
+    async def _as_of(self, row: RunRow, history: int) -> Task:
+        """The task as the row has it, or newer if that waited for something that has come since."""
+        while True:
+            task = await self._task(row, history)
+            if not task.waits:
+                return task
+            # What it asks is read after the row, and may have been answered in between.
+            before, row = row, await self._newest(row)
+            if row.next_seq == before.next_seq:
+                return task
+
+    async def _newest(self, row: RunRow) -> RunRow:
+        newest = await self._engine.row(row.key)
+        assert newest is not None
+        return newest
 
     async def _settled(self, row: RunRow, history: int) -> Task:
         """The task once it has ended or waits for input."""
@@ -146,6 +160,8 @@ class Serving:
             async with aclosing(following.events_of(follower)) as events:
                 async for event in events:
                     if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
+                        break
+                    if event.what is What.CALL and (await self._newest(row)).status == "paused":
                         break
                 else:
                     message = "The server is stopping; ask for the task's result later."
@@ -207,7 +223,7 @@ class Serving:
         async with aclosing(following.events_of(follower)) as events:
             yield [dialect.first(task)]
             task = replace(task, history=())
-            streamed, waits, working = _Streamed(), task.waits, task.state != "submitted"
+            streamed, shown, working = _Streamed(), task.waits_for, task.state != "submitted"
             async for event in events:
                 if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
                     working = True
@@ -221,13 +237,15 @@ class Serving:
                         yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
                     case What.TURN:
                         streamed.over = True
-                    case What.CLIENT_CALL | What.PAUSE:
-                        now = await self._now(row)
-                        if now.ended or now.waits == waits:
+                    case What.CLIENT_CALL | What.PAUSE | What.CALL:
+                        if event.what is What.CALL and (await self._newest(row)).status != "paused":
                             continue
-                        waits = now.waits
-                        yield [dialect.status(now, final=waits and until_asked)]
-                        if waits and until_asked:
+                        now = await self._now(row)
+                        if now.ended or now.waits_for == shown:
+                            continue
+                        shown = now.waits_for
+                        yield [dialect.status(now, final=now.waits and until_asked)]
+                        if now.waits and until_asked:
                             return
                     case What.END:
                         yield self._end(await self._now(row), streamed)

@@ -1,7 +1,7 @@
 """A run as the task that A2A callers see: a projection of its row and its entries.
 
 A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
-is that call's result. It also waits while its run asks people; a message answers a question that is the only one.
+is that call's result. It also waits while its run asks people and has nothing else to do: see `asking`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
     AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallOpened,
     Fact,
@@ -27,6 +28,8 @@ from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import decode_plan
 from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
+from weftline.server.a2a import asking
+from weftline.server.a2a.asking import Spoken
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.server.views import run_view
 from weftline.store.awaits import AwaitFilter, OpenAwait
@@ -50,7 +53,7 @@ STATES: dict[str, State] = {
 }
 TERMINAL = frozenset({"completed", "failed", "canceled"})
 
-_TALK = (KIND[MessageQueued], KIND[TurnCompleted])
+_TALK = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
 """Entries that are read to find open calls, however short the requested history."""
@@ -59,15 +62,6 @@ _LOOK_BACK_BYTES = 2 * 1024 * 1024
 _DELIVERED_BYTES = 16 * 1024 * 1024
 """Bytes of recent messages that are searched for a repeated one."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
-
-
-class Spoken(Struct, frozen=True):
-    """A message of a task. `data` is its text in a form for programs."""
-
-    id: str
-    role: Literal["user", "agent"]
-    text: str
-    data: Any = None
 
 
 class Task(Struct, frozen=True):
@@ -92,8 +86,8 @@ class Task(Struct, frozen=True):
     usage: dict[str, Any] | None
     question: str | None = None
     """The id of the call that the next message answers."""
-    asked: str | None = None
-    """The id of the await that the next message answers."""
+    asked: tuple[OpenAwait, ...] = ()
+    """What people are asked."""
 
     @property
     def ended(self) -> bool:
@@ -108,6 +102,13 @@ class Task(Struct, frozen=True):
     @property
     def waits(self) -> bool:
         return self.state == "input-required"
+
+    @property
+    def waits_for(self) -> tuple[str, ...] | None:
+        """The ids of what it waits for, if it waits; none of them if it was only paused."""
+        if not self.waits:
+            return None
+        return (self.question,) if self.question is not None else tuple([one.id for one in self.asked])
 
 
 class _Read(NamedTuple):
@@ -130,8 +131,8 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
-    question = open_calls[0] if open_calls and state == "working" else None
-    asked = await _asked(engine, row) if question is None and not open_calls and row.ended_at is None else []
+    asked = await _asked(engine, row) if row.ended_at is None else []
+    question = open_calls[0] if open_calls and (state == "working" or asked) else None
     if question is not None or asked:
         state = "input-required"
     return Task(
@@ -141,7 +142,7 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        said=_put(asked[0]) if asked else _said(run) if question is None else _question(question),
+        said=_question(question) if question is not None else asking.put(asked) if asked else _said(run),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
         error=run.error,
@@ -149,21 +150,16 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         history=await _history(engine, row, run, facts, history) if history else (),
         usage=usage(run) if run.finished_us is not None else None,
         question=question.head.id if question is not None and isinstance(question.head, CallOpened) else None,
-        asked=asked[0].id if len(asked) == 1 and asked[0].kind == "question" else None,
+        asked=tuple(asked),
     )
 
 
 async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
-    """The first of what the run asks people, if it can only wait for them."""
+    """What the run asks people, in order, if it can only wait for them."""
     if row.status != "paused":
         return []
-    return await engine.awaits(AwaitFilter(workspace=row.workspace, run=row.key, limit=2))
-
-
-def _put(one: OpenAwait) -> Spoken:
-    body = bodies.decode_await(one.body)
-    data = {"awaitId": one.id, "kind": one.kind, "name": body.name, "args": body.args, "options": body.options}
-    return Spoken(one.id, "agent", body.prompt, data)
+    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, run=row.key, limit=asking.MAX_ASKED))
+    return sorted(asked, key=lambda one: (one.opened_at, len(one.id), one.id))
 
 
 async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
@@ -218,7 +214,7 @@ def _question(fact: _Read) -> Spoken:
     given = decode(args)
     words = next((given[name] for name in _QUESTION_ARGS if isinstance(given.get(name), str)), None)
     data = {"toolUseId": head.id, "name": head.name, "args": Raw(args), "kind": head.client}
-    return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", data)
+    return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", (data,))
 
 
 async def _history(engine: Engine, row: RunRow, run: RunView, facts: list[_Read], length: int) -> tuple[Spoken, ...]:
@@ -241,6 +237,10 @@ def _spoken(run: RunView, fact: _Read) -> Spoken | None:
         case CallClosed(client=str(), how="returned" | "failed") as head:
             closed = bodies.decode_closed(fact.body)
             return Spoken(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
+        case AwaitOpened(id=identity, kind=kind):
+            return asking.question(identity, kind, bodies.decode_await(fact.body))
+        case AwaitClosed() as head:
+            return asking.reply(head, fact.body)
         case _:
             return None
 
@@ -266,7 +266,7 @@ def _given(message: User | Assistant, id: str) -> Spoken:
         return Spoken(id, "agent", message.text)
     files = [part for part in message.parts if not isinstance(part, Text)]
     about = [{"mediaType": file.media_type, "name": file.name, "sizeBytes": file.size} for file in files]
-    return Spoken(id, "user", message.text, {"attachments": about} if about else None)
+    return Spoken(id, "user", message.text, ({"attachments": about},) if about else ())
 
 
 async def has_heard(engine: Engine, row: RunRow, answer: Answer) -> bool:

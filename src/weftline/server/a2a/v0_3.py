@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from msgspec import UNSET, DecodeError, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from weftline.server.a2a.asking import Spoken
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
 from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
@@ -19,7 +20,7 @@ from weftline.server.a2a.rpc import (
     RpcFault,
     invalid,
 )
-from weftline.server.a2a.tasks import ANSWER, Spoken, Task
+from weftline.server.a2a.tasks import ANSWER, Task
 from weftline.wire.responses import iso
 
 
@@ -245,6 +246,7 @@ def _status(task: Task) -> _Status:
 
 def _message(task: Task, spoken: Spoken) -> Message:
     parts: list[_Text | _Data] = [_Text(spoken.text)]
-    if spoken.data is not None:
-        parts.append(_Data(spoken.data))
+    parts += [_Data(one) for one in spoken.data]
+    if spoken.note:
+        parts.append(_Text(spoken.note))
     return Message(spoken.id, parts, task.context_id, task.id, role=spoken.role)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, convert, field
 from msgspec.json import decode
 
+from weftline.server.a2a.asking import Spoken
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
 from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
@@ -23,7 +24,7 @@ from weftline.server.a2a.rpc import (
     RpcFault,
     invalid,
 )
-from weftline.server.a2a.tasks import ANSWER, STATES, Spoken, Task
+from weftline.server.a2a.tasks import ANSWER, STATES, Task
 from weftline.wire.responses import iso
 
 MAX_PAGE = 100
@@ -306,6 +307,7 @@ def _status(task: Task) -> _Status:
 
 def _message(task: Task, spoken: Spoken) -> Message:
     parts = [PartObject(text=spoken.text)]
-    if spoken.data is not None:
-        parts.append(PartObject(data=spoken.data, media_type="application/json"))
+    parts += [PartObject(data=one, media_type="application/json") for one in spoken.data]
+    if spoken.note:
+        parts.append(PartObject(text=spoken.note))
     return Message(spoken.id, f"ROLE_{spoken.role.upper()}", parts, task.context_id, task.id)

@@ -193,7 +193,8 @@ class OAuthServer:
 
     def cookie(self, name: str, value: str, *, max_age_s: int) -> tuple[bytes, bytes]:
         secure = "; Secure" if self._public_url.startswith("https:") else ""
-        text = f"{name}={value}; Path=/api/oauth; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+        # Without a path it is for the folder of the page, as the browser knows it: a proxy may have put it elsewhere.
+        text = f"{name}={value}; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
         return b"set-cookie", text.encode()
 
 

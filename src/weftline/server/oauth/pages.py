@@ -71,7 +71,7 @@ def sign_in_page(
 ) -> Response:
     alert = f'<p class="error" role="alert">{escape(problem)}</p>\n' if problem else ""
     form = (
-        f'{alert}<form method="post" action="/api/oauth/sign-in">\n'
+        f'{alert}<form method="post" action="sign-in">\n'
         f'<input type="hidden" name="token" value="{escape(token)}">\n'
         '<label for="email">E-mail address</label>\n'
         '<input id="email" type="email" name="email" autocomplete="username" required autofocus>\n'
@@ -88,7 +88,7 @@ def consent_page(question: ConsentForm) -> Response:
     about = f'<p class="note">{escape(question.description)}</p>\n' if question.description else ""
     form = (
         f"<p>Signed in as <strong>{escape(question.email)}</strong>.</p>\n{about}"
-        f'<form method="post" action="/api/oauth/authorize/decide">\n'
+        f'<form method="post" action="authorize/decide">\n'
         f'<input type="hidden" name="token" value="{escape(question.token)}">\n'
         f"{_workspaces(question)}"
         f"<p><strong>{name}</strong> asks for permission to:</p>\n<ul>\n{items}\n</ul>\n"

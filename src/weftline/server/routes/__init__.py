@@ -7,6 +7,8 @@ from weftline.server.routes import (
     a2a,
     agents,
     awaits,
+    calls,
+    forks,
     health,
     keys,
     lists,
@@ -26,6 +28,8 @@ from weftline.server.routes import (
 ROUTES: tuple[Route, ...] = (
     *runs.ROUTES,
     *awaits.ROUTES,
+    *calls.ROUTES,
+    *forks.ROUTES,
     *sessions.ROUTES,
     *lists.ROUTES,
     *agents.ROUTES,

@@ -152,7 +152,8 @@ async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     if signed_in is None:
         problem = "The e-mail address or the password is wrong."
         return _sign_in_form(app, request, page.query, problem=problem, status=401)
-    target = f"/api/oauth/authorize?{page.query}" if page.query else "/api/oauth/grants"
+    # Relative, as in the forms: a proxy may have taken the beginning of the path away.
+    target = f"authorize?{page.query}" if page.query else "grants"
     session = app.oauth.cookie(COOKIE, signed_in.session, max_age_s=SESSION_S)
     return _redirect(target, app.oauth.cookie(DEVICE_COOKIE, signed_in.device, max_age_s=DEVICE_S), session, status=303)
 
@@ -409,12 +410,10 @@ ROUTES = (
         errors=(401, 403, 404),
         by_cookie=True,
     ),
-    _open(
-        "GET",
-        "/.well-known/oauth-authorization-server",
-        metadata,
-        "The OAuth endpoints (RFC 8414)",
-        returns=OAuthMetadata,
+    *(
+        # Where the path of our address is not for us to serve, clients can find only the second (RFC 8414, section 5).
+        _open("GET", f"/.well-known/{name}", metadata, "The OAuth endpoints (RFC 8414)", returns=OAuthMetadata)
+        for name in ("oauth-authorization-server", "openid-configuration")
     ),
     *(
         _open(

@@ -6,10 +6,13 @@ get after a start for calls offered before it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, TimerFired
 from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.policies import Stopwatch
 from weftline.testing.simulation.trace import require
 
 LATE_S = 1.0
@@ -39,6 +42,37 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
             acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
             late = min([answered[head.id], *acted_s]) > overdue_s
             require("D1", not late, f"run {log.key}: {head.id} should have expired by {overdue_s:.3f} s")
+
+
+def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
+    """The time of a run is up within a second after it is, whatever its commands do."""
+    policy = log.order.policy
+    if policy is None or policy.time_budget_us is None or evidence.troubles.clock_was_set:
+        return
+    if evidence.disk.faults.slowest_s > FAST_S:
+        return
+    stopwatch = Stopwatch()
+    for entry, following in pairwise(log.entries):
+        stopwatch.read(entry)
+        left_us = policy.time_budget_us - stopwatch.us
+        if not stopwatch.is_running or left_us <= 0:
+            continue
+        since_s, acted_s = _when_s(evidence, entry), _when_s(evidence, following)
+        due_s = since_s + left_us / 1_000_000
+        by_s = due_s + LATE_S
+        if acted_s > by_s and _is_quiet(evidence, since_s, by_s):
+            require("D2", False, f"run {log.key}: its time was up at {due_s:.3f} s, and {acted_s:.3f} s came")
+
+
+def _is_quiet(evidence: Evidence, since_s: float, until_s: float) -> bool:
+    """Whether one process was there all the time and had no trouble, and none had died before it: after that some runs
+    are not driven at once.
+    """
+    if any(up.crashed and up.since_s <= until_s for up in evidence.times.values()):
+        return False
+    windows = (*evidence.troubles.stalls, *evidence.troubles.sick)
+    there = any(up.since_s <= since_s and until_s < up.until_s for up in evidence.times.values())
+    return there and not any(window.touches(since_s, until_s) for window in windows)
 
 
 def _when_s(evidence: Evidence, entry: Entry) -> float:

@@ -22,7 +22,7 @@ from weftline.testing.simulation.evidence import Evidence
 from weftline.testing.simulation.invariants import check
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.mishaps import Mishaps
-from weftline.testing.simulation.orders import choose_manners, choose_orders, involve_people
+from weftline.testing.simulation.orders import choose_manners, choose_orders, involve_people, set_policies
 from weftline.testing.simulation.server import Build, Server, WallClock, quiet
 from weftline.testing.simulation.trace import Trace, Violation
 from weftline.testing.simulation.witness import DurableWitness
@@ -86,6 +86,10 @@ class History:
         self._people = Random(seed + 0.5)
         if seed % 3 == 1:
             involve_people(self.orders, self._people)
+        if seed % 3 == 2:
+            set_policies(self.orders, self._people)
+            if seed % 2:
+                involve_people(self.orders, self._people)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
@@ -137,7 +141,7 @@ class History:
         stuck = server.outside(self._stuck.wait())
         keeper = server.outside(self._keep_up())
         faults = [server.outside(fault) for fault in mishaps.choose()]
-        if self.seed % 3 == 1:
+        if self.seed % 3 == 1 or self.seed % 6 == 5:
             faults.append(server.outside(clients.people.look_around()))
         working = [server.outside(clients.carry_out(order)) for order in self.orders.values()]
         done = server.outside(self._until_all_ended(working))

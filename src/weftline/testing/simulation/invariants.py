@@ -27,9 +27,11 @@ from weftline.testing.lines import lines_of
 from weftline.testing.simulation.approvals import check_approvals
 from weftline.testing.simulation.billing import check_requests
 from weftline.testing.simulation.conversation import naive_exchange
-from weftline.testing.simulation.deadlines import check_deadlines
+from weftline.testing.simulation.deadlines import check_deadlines, check_time_budgets
+from weftline.testing.simulation.downtime import check_downtime
 from weftline.testing.simulation.effects import check_tools
 from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.policies import check_policy
 from weftline.testing.simulation.shape import check_shape
 from weftline.testing.simulation.trace import require
 
@@ -40,6 +42,9 @@ def check(evidence: Evidence) -> None:
         for rule in (_whole, _state_is_the_fold, _ended_once, _deltas_make_the_message, check_deadlines):
             rule(evidence, log)
         check_shape(log.entries, log.key)
+        check_policy(log.entries)
+        check_downtime(evidence, log)
+        check_time_budgets(evidence, log)
         check_requests(evidence, log)
     for rule in (_created_once, _answers_took_effect, _messages_took_effect, _control_took_effect, check_tools, _seen):
         rule(evidence, logs)

@@ -8,12 +8,14 @@ from typing import Literal
 from msgspec import Struct
 
 from weftline.kernel.entries import Limits
+from weftline.kernel.policy import PolicyRule
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.testing.simulation.model import DEADLY, DOOMED, MODEL
 from weftline.testing.simulation.tools import (
     ASKING,
     ASKS_A_QUESTION,
+    BOOKKEEPING,
     BROKEN,
     CLIENT_TOOL,
     KILLER,
@@ -43,6 +45,7 @@ class Order(Struct, kw_only=True):
     on_await_expired: Literal["deny", "end"] = "deny"
     grant_ttl_s: float = 900.0
     in_doubt: Literal["report", "ask"] = "report"
+    policy: PolicyRule | None = None
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -65,6 +68,7 @@ class Order(Struct, kw_only=True):
                 on_await_expired=self.on_await_expired,
                 grant_ttl_us=int(self.grant_ttl_s * 1_000_000),
                 in_doubt=self.in_doubt,
+                policy=self.policy,
             ),
         )
 
@@ -102,6 +106,26 @@ def involve_people(orders: dict[str, Order], rng: Random) -> None:
         order.on_await_expired = rng.choice(("deny", "deny", "end"))
         order.grant_ttl_s = rng.choice((900.0, 900.0, 0.5))
         order.in_doubt = rng.choice(("report", "ask"))
+
+
+def set_policies(orders: dict[str, Order], rng: Random) -> None:
+    """Has some of the runs come to their end by a policy."""
+    for order in orders.values():
+        if order.poison or rng.random() < 0.2:
+            continue
+        if rng.random() < 0.4:
+            order.tools += (BOOKKEEPING,)
+        order.policy = PolicyRule(
+            max_tool_calls=rng.choice((None, None, 0, 2, 4)),
+            per_turn_max_tool_calls=rng.choice((None, None, 1, 3)),
+            max_consecutive_failed_tool_calls=rng.choice((None, None, 1, 2)),
+            failure_counting=rng.choice(("turn", "call")),
+            time_budget_us=rng.choice((None, 200_000, 1_000_000, 3_000_000)),
+            finalizer_grace_us=rng.choice((None, 300_000)),
+            plan_timeout_us=rng.choice((None, 400_000)),
+            tool_timeout_us=rng.choice((None, 500_000)),
+            engine=rng.random() < 0.4,
+        )
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

@@ -29,6 +29,8 @@ SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
 ASKING = ("refund", "rent")
 """A person has to approve each of their calls."""
 ASKS_A_QUESTION = "consult"
+BOOKKEEPING = "jot"
+"""No cap counts its calls."""
 KILLER = "kill"
 SLOW_KILLER = "kill_later"
 BROKEN = "broken"
@@ -52,6 +54,7 @@ def tools_of(life: Life) -> dict[str, Tool]:
         AskingTool(life, "refund", "once"),
         AskingTool(life, "rent", "idempotent", concurrent=True),
         AskingTool(life, ASKS_A_QUESTION, "read", concurrent=True),
+        BookkeepingTool(life, BOOKKEEPING, "idempotent", concurrent=True),
         SimTool(life, KILLER, "read"),
         SimTool(life, SLOW_KILLER, "read"),
         SimTool(life, BROKEN, "read"),
@@ -145,6 +148,10 @@ class SimTool:
         )
         life.witness.tool_began(execution)
         return execution
+
+
+class BookkeepingTool(SimTool):
+    bookkeeping = True
 
 
 class AskingTool(SimTool):

@@ -13,11 +13,13 @@ from random import Random
 
 from msgspec import Struct, field
 
+from weftline.kernel.bodies import PolicyBody, encode
 from weftline.kernel.entries import Effect
-from weftline.kernel.state import CallModel, Command, State
+from weftline.kernel.policy import PolicyDecided
+from weftline.kernel.state import CallModel, Command, ConsultPolicy, State
 from weftline.messages import Message, Usage
 from weftline.runtime.carry_out import carry_out
-from weftline.runtime.live import WorkingSet
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.testing.simulation.trace import Trace
 
@@ -159,4 +161,20 @@ class Life:
             self.bases[work.plan.name] = Basis(
                 state.version, command.turn, command.attempt, memory, services.clock.now_us()
             )
+        if isinstance(command, ConsultPolicy):
+            return await self._judged(command)
         return await carry_out(command, state, work, services, sink)
+
+    async def _judged(self, command: ConsultPolicy) -> Outcome:
+        """What the policy engine of the run's agent says; in here agents have no code."""
+        await self.pass_time(0.3)
+        rng = self.rng
+        head = PolicyDecided(
+            command.turn,
+            allowed=rng.choice((None, None, ("look", "save", "pay", "jot"), ())),
+            calls_left=rng.choice((None, None, 1, 50)),
+            failures_left=rng.choice((None, None, 1, 50)),
+            disable_tools=rng.random() < 0.1,
+            failed=rng.random() < 0.1,
+        )
+        return Outcome(Draft(head, encode(PolicyBody())))

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.kernel.bodies import AskBody
 from weftline.tools.asking import Ask
 from weftline.tools.function import FunctionTool
+
+
+@dataclass
+class Further:
+    """Another question of the same call."""
+
+    question: str
+    options: list[str] | None = None
+    multiple: bool = False
 
 
 class _Asked(Struct):
     question: str
     options: list[str] | None = None
     multiple: bool = False
+    further: list[Further] | None = None
 
 
 class _Presented(Struct):
@@ -36,13 +48,19 @@ class _PeopleTool(FunctionTool[..., str]):
         return self._put(args)
 
 
-def _ask_user(question: str, options: list[str] | None = None, multiple: bool = False) -> str:
+def _ask_user(
+    question: str,
+    options: list[str] | None = None,
+    multiple: bool = False,
+    further: list[Further] | None = None,
+) -> str:
     """Asks the user a question and waits for the answer. Ask only what you cannot find out yourself.
 
     Args:
         question: The question, complete: the user may not have followed what you did.
         options: The answers to choose from, if there are only a few. Without them the user writes a text.
         multiple: Whether the user may choose several of the options.
+        further: More questions, to be answered along with the first. Ask everything at once that you need to know.
     """
     raise AssertionError("it is never carried out")
 
@@ -58,7 +76,15 @@ def _present_plan(plan: str) -> str:
 
 def _question(args: bytes) -> Ask:
     asked = _decode_asked(args)
-    return Ask(asked.question, "question", tuple(asked.options or ()), asked.multiple)
+    if not asked.further:
+        return Ask(asked.question, "question", tuple(asked.options or ()), asked.multiple)
+    parts = [AskBody(one.question, tuple(one.options or ()), one.multiple) for one in (asked, *asked.further)]
+    listed = [f"{number}. {_in_full(one)}" for number, one in enumerate(parts, 1)]
+    return Ask("\n".join(listed), "question", parts=tuple(parts))
+
+
+def _in_full(part: AskBody) -> str:
+    return f"{part.prompt} ({' / '.join(part.options)})" if part.options else part.prompt
 
 
 ask_user = _PeopleTool(_ask_user, ask=_question)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -16,6 +16,8 @@ Transport: TypeAlias = Literal["http", "sse"]
 Revision: TypeAlias = Literal["2025-11-25", "2026-07-28"]
 """Of the protocol. The first stands for all that begin with `initialize`, in which a server can ask during a call.
 Servers of the second ask by a result (`InputRequiredResult`)."""
+TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
+REVISIONS: Final[tuple[str, ...]] = get_args(Revision)
 
 
 class McpAddress(Struct, frozen=True, dict=True):

@@ -17,7 +17,7 @@ from weftline.messages import Text, UserPart
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.tools.base import Tool, ToolOutput
-from weftline.tools.mcp.address import McpAddress, McpCommand, McpPlace, Revision, Transport
+from weftline.tools.mcp.address import REVISIONS, TRANSPORTS, McpAddress, McpCommand, McpPlace, Revision, Transport
 from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
@@ -89,6 +89,10 @@ def mcp(
         on_sample: Answers the server's requests for a model; without it the server is told that there is none.
     """
     place: McpPlace
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport must be {' or '.join(map(repr, TRANSPORTS))}, not {transport!r}")
+    if revision is not None and revision not in REVISIONS:
+        raise ValueError(f"revision must be {' or '.join(map(repr, REVISIONS))}, not {revision!r}")
     if isinstance(server, str) and re.match(r"https?://", server, re.IGNORECASE):
         if env is not None or cwd is not None:
             raise ValueError("env and cwd are for a server that is started; a URL takes headers")

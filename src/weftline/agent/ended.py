@@ -1,0 +1,148 @@
+"""What an engine can do with logs, most of it with those of runs that have ended. Imported when it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weftline.agent.definition import Definition
+from weftline.agent.run import Run
+from weftline.agent.settings import Limits, Settings
+from weftline.providers.base import Provider
+from weftline.store.base import RunRow, Store
+
+if TYPE_CHECKING:
+    from weftline.agent.forking import ForkChanges
+    from weftline.replay.comparing import Compared
+    from weftline.replay.forking import ForkPoint
+    from weftline.replay.importing import Imported
+    from weftline.replay.replaying import Replayed
+    from weftline.runtime.calls import LoggedCall
+    from weftline.runtime.embedded import EmbeddedEngine
+
+T = TypeVar("T")
+_PAGE = 200
+
+
+class EndedRuns:
+    """The part of `Engine` that is about them."""
+
+    store: Store
+    _workspace: int
+
+    if TYPE_CHECKING:
+
+        @property
+        def agents(self) -> dict[str, Definition[Any, Any]]: ...
+        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def runtime(self) -> EmbeddedEngine: ...
+        def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
+        async def begin_fork(
+            self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
+        ) -> tuple[str, Definition[Any, Any] | None]: ...
+
+    async def _found(self, run_id: str) -> RunRow:
+        from weftline.replay.refusing import find_run
+
+        return await find_run(self.store.log, run_id, workspace=self._workspace)
+
+    async def calls(self, run_id: str) -> list[LoggedCall]:
+        """The calls of a run, ended or not, with their idempotency keys, times and states."""
+
+        async def work() -> list[LoggedCall]:
+            return await (await self.runtime()).calls(await self._found(run_id))
+
+        return await self.at_home(work)
+
+    async def calls_in_doubt(self) -> list[LoggedCall]:
+        """The calls of all runs that may or may not have happened, those of the newest run first."""
+
+        async def work() -> list[LoggedCall]:
+            host, found, before = await self.runtime(), list[LoggedCall](), None
+            while True:
+                page = await host.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
+                found, before = [*found, *page.calls], page.before
+                if before is None:
+                    return found
+
+        return await self.at_home(work)
+
+    async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
+        """Writes a run that has ended, and those below it, to a file of JSON lines.
+
+        Raises `Conflict` if there is a file of this name, unless `force`.
+        """
+        from weftline.replay.exporting import export_lines
+        from weftline.replay.files import write_file
+
+        async def work() -> Path:
+            return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
+
+        return await self.at_home(work)
+
+    async def import_runs(self, path: str | Path) -> Imported:
+        """Adds the runs of an exported file, to be read; nobody carries them on.
+
+        Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
+        taken.
+        """
+        from weftline.replay.importing import import_runs
+        from weftline.replay.reading import read_export
+
+        async def work() -> Imported:
+            found = await asyncio.to_thread(read_export, Path(path))
+            return await import_runs(self.store.log, await self.runtime(), found, workspace=self._workspace)
+
+        return await self.at_home(work)
+
+    async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
+        """Runs a run again that has ended, with models, tools and people answered from its log.
+
+        What comes out is compared with the log: `divergence` has the first difference. The agents are those of the
+        engine, unless others are given.
+        """
+        from weftline.agent.replaying import replay_stored
+
+        given = list(self.agents.values()) if agents is None else agents
+        key = self._workspace
+        return await self.at_home(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
+
+    async def fork(
+        self,
+        run_id: str,
+        agent: Definition[Any, Any] | None = None,
+        *,
+        turn: int,
+        message: str | None = None,
+        model: str | Provider | None = None,
+        instructions: str | None = None,
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+    ) -> Run[Any]:
+        """Goes on from a turn of a run that has ended, counted from 0, as a new run.
+
+        The turns before it are not repeated; they are what the new run begins with. What is not given is as it was.
+        The agent is the engine's of that name, unless one is given. Raises `InvalidRequest` for a turn that the run
+        did not have.
+        """
+        from weftline.agent.forking import ForkChanges
+        from weftline.replay.forking import fork_point
+
+        changes = ForkChanges(message=message, model=model, instructions=instructions, settings=settings, limits=limits)
+
+        async def work() -> Run[Any]:
+            point = await fork_point(self.store.log, await self._found(run_id), turn=turn)
+            return self.attach(*await self.begin_fork(point, agent, changes))
+
+        return await self.at_home(work)
+
+    async def compare(self, first: str, second: str) -> Compared:
+        """Two runs that have ended side by side, such as a run and its fork."""
+        from weftline.replay.comparing import compare_runs
+
+        async def work() -> Compared:
+            return await compare_runs(self.store.log, await self._found(first), await self._found(second))
+
+        return await self.at_home(work)

@@ -1,0 +1,63 @@
+"""Asks the policy engine of an agent about a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, TypeAlias, cast
+
+from msgspec import Meta, Struct, convert
+
+from weftline.agent.call_values import object_of
+from weftline.agent.context import RunInfo
+from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
+from weftline.runtime.code import Judged, PendingTurn
+from weftline.tools.base import tags_of
+
+_Left: TypeAlias = Annotated[int, Meta(ge=0)] | None
+
+
+class _Caps(Struct):
+    tool_calls: _Left
+    consecutive_failures: _Left
+
+
+class _Decision(Struct):
+    """What a decision has to look like: the types of user code are hopes."""
+
+    allowed_tools: tuple[str, ...] | None
+    caps: _Caps
+    disable_tools: bool
+    labels: dict[str, str]
+    metadata: dict[str, Any]
+
+
+async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) -> Judged:
+    """Raises whatever the engine raises, and an error if there is none or it says something malformed."""
+    if engine is None:
+        raise TypeError("the agent has no policy engine any more")
+    asked = PolicyTurn(
+        run=info,
+        turn=turn.turn,
+        calls=[RequestedCall(call.id, call.name, object_of(call.args)) for call in turn.calls],
+        tools=[OfferedTool(tool.spec.name, tool.spec.description, tags_of(tool)) for tool in turn.tools],
+        left=Caps(turn.calls_left, turn.failures_left),
+        labels=dict(turn.labels),
+        unavailable=turn.unavailable,
+    )
+    answered = engine(asked)
+    answer = cast(object, await answered if isinstance(answered, Awaitable) else answered)
+    if not isinstance(answer, PolicyDecision):
+        raise TypeError(f"a policy engine returns a PolicyDecision, not {type(answer).__name__}")
+    said = convert(
+        {**vars(answer), "labels": dict(answer.labels), "metadata": dict(answer.metadata)},
+        _Decision,
+        from_attributes=True,
+    )
+    return Judged(
+        said.allowed_tools,
+        said.caps.tool_calls,
+        said.caps.consecutive_failures,
+        said.disable_tools,
+        said.labels,
+        said.metadata,
+    )

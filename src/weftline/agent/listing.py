@@ -1,0 +1,47 @@
+"""What an engine is asked about its runs: what they ask people, which wait for their agents, what their logs say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weftline.agent.asking import Await, shown
+from weftline.kernel.bodies import decode_created
+from weftline.kernel.entries import AwaitKind
+from weftline.plan import RunPlan, decode_plan
+from weftline.runtime import ids
+from weftline.runtime.engine import Engine
+from weftline.store.awaits import AwaitFilter
+from weftline.store.base import RunFilter, Stored
+
+_PAGE = 200
+_UNFINISHED = ("queued", "running", "paused")
+_MANY = 2**31 - 1
+
+
+async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: Sequence[AwaitKind]) -> list[Await]:
+    found: list[Await] = []
+    after = (0, "")
+    while page := await host.awaits(
+        AwaitFilter(workspace=workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
+    ):
+        after = page[-1].run, page[-1].id
+        found += [shown(one) for one in page]
+    return found
+
+
+async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPlan], bool]) -> list[str]:
+    """The unfinished runs whose plans are not known here, newest first."""
+    found: list[str] = []
+    before: int | None = None
+    while rows := await host.runs(RunFilter(workspace=workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)):
+        before = rows[-1].key
+        for row in rows:
+            created = await host.entry(row.key, 1)
+            if created is not None and not knows(decode_plan(decode_created(created.body).plan)):
+                found.append(ids.run_id(row.key, row.salt))
+    return found
+
+
+async def facts_of(host: Engine, run_id: str, kinds: Sequence[str]) -> Sequence[Stored]:
+    """The facts of a run, in whatever workspace, that are of these kinds."""
+    return await host.newest_facts(ids.key_of(run_id), kinds=kinds, limit=_MANY, max_bytes=_MANY)

@@ -1,0 +1,79 @@
+"""The tools and prompts of agents for a replay: nothing is connected to, no deps are made, no hook is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from weftline.agent.definition import Definition
+from weftline.agent.given import is_toolset
+from weftline.agent.opened import Opened, Tell
+from weftline.agent.skills.toolset import Skills
+from weftline.agent.sources import AgentTools, Setup
+from weftline.plan import RunPlan
+from weftline.replay.today import Known, NoAgents, has_tools_elsewhere
+from weftline.runtime.toolbox import RunName
+from weftline.tools.base import Tool, Toolset
+
+
+class AgentsToday:
+    """Implements `weftline.replay.today.Today` with the agents that are here, by name."""
+
+    def __init__(self, agents: Iterable[Definition[Any, Any]]) -> None:
+        self._tools = _OfflineTools()
+        self._others = NoAgents()
+        for agent in agents:
+            if agent.name is not None:
+                self._tools.register(agent.name, Setup(agent, deps=None))
+
+    async def open(self, plan: RunPlan, run: RunName) -> Known:
+        if plan.code is None:
+            return await self._others.open(plan, run)
+        name = self._tools.registered(plan.code)
+        if name is None:
+            return Known(complete=False)
+        return await self._tools.known(name, plan, run)
+
+
+class _OfflineTools(AgentTools):
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened = _OnlySkills()
+
+    def registered(self, code: str) -> str | None:
+        """The name of the agent here. That of a run in memory has a number after it."""
+        plain, _, number = code.rpartition(" ")
+        return code if code in self.agents else plain if number.isdigit() and plain in self.agents else None
+
+    async def known(self, name: str, plan: RunPlan, run: RunName) -> Known:
+        agent, found = self.agents[name], None
+        for step in plan.path:
+            found = await self._subagent(agent, step)
+            if found is None:
+                return Known(complete=False)
+            agent = found.agent or agent
+        toolbox = await self.open(replace(plan, code=name), run=run)
+        outside = [one for one in agent.tools if is_toolset(one) and not isinstance(one, Skills)]
+        # A subagent without an agent of its own may have been given other instructions.
+        own = found is None or found.agent is not None
+        words = agent.instructions
+        system = words if own and (words is None or isinstance(words, str)) else UNSET
+        complete = not outside and not has_tools_elsewhere(plan)
+        return Known(toolbox, complete=complete, system=system)
+
+    async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
+        found, only, _ = await super()._walk(setup, path)
+        return Setup(found.agent, deps=None, behavior=found.behavior), only, False  # nobody observes a replay
+
+
+class _OnlySkills(Opened):
+    """Skills are files. All other sets of tools may be anywhere."""
+
+    async def warm(self, toolsets: Iterable[Toolset], tell: Tell) -> None:
+        """They are opened when they are asked for."""
+
+    async def tools(self, toolset: Toolset) -> Sequence[Tool]:
+        return await super().tools(toolset) if isinstance(toolset, Skills) else ()

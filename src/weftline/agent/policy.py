@@ -1,0 +1,205 @@
+"""Policies: how far a run may go, which of its tools it may use, and code that has a say in each turn.
+
+    Agent(…, policy=Policy(max_tool_calls=20, time_budget_s=60, denied_tags=["costly"]))
+
+A run's own policy can only be tighter than its agent's. The engine is code of the agent's: it is asked once about the
+calls of each turn, before any of them begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from weftline.agent.context import RunInfo
+from weftline.kernel.policy import PolicyRule, TagClause
+
+_COUNTS: Final = ("max_tool_calls", "per_turn_max_tool_calls", "max_consecutive_failed_tool_calls")
+_SECONDS: Final = ("time_budget_s", "plan_timeout_s", "tool_timeout_s", "finalizer_grace_s")
+_TAGS: Final = ("allowed_tags", "denied_tags")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What is None, or a count or a time of 0, is not limited. See docs/policies.md for each rule.
+
+    `per_tool_timeout_s` has time-outs by the name of a tool, or by the beginning of one with a `*` behind it.
+    """
+
+    max_tool_calls: int | None = None
+    """How many tool calls a run may make. A turn that does not fit is refused as a whole."""
+    per_turn_max_tool_calls: int | None = None
+    """How many calls of one turn are carried out; the others are refused."""
+    max_consecutive_failed_tool_calls: int | None = None
+    """After so many turns in a row whose calls all failed, the next turn is the last one."""
+    failure_counting: Literal["turn", "call"] | None = None
+    """With `call` each failed call counts by itself."""
+    time_budget_s: float | None = None
+    """Seconds of active time: waiting for people, clients or a resume does not count."""
+    plan_timeout_s: float | None = None
+    """Seconds for one attempt of a model call."""
+    tool_timeout_s: float | None = None
+    per_tool_timeout_s: Mapping[str, float] | None = None
+    finalizer_grace_s: float | None = None
+    """Seconds that the final turn has after the time budget; 10 if not given."""
+    restrict_to_tool: str | None = None
+    allowed_tags: Sequence[str] | None = None
+    """A tool needs at least one of these; with an empty list no tool is left."""
+    denied_tags: Sequence[str] | None = None
+    tag_clauses: Sequence[TagClause] | None = None
+    """Each has to hold for a tool."""
+    interrupts_allowed: bool | None = None
+    """Whether the run may be paused and may ask people."""
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise ValueError(f"{name} must be a whole number and not negative, not {value!r}")
+        for name in _SECONDS:
+            _check_seconds(name, getattr(self, name))
+        for tool, seconds in (self.per_tool_timeout_s or {}).items():
+            _check_seconds(f"per_tool_timeout_s of {tool!r}", seconds)
+        for name in _TAGS:
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is a list of tags, not a text")
+        if self.failure_counting not in (None, "turn", "call"):
+            raise ValueError(f'failure_counting is "turn" or "call", not {self.failure_counting!r}')
+
+    @property
+    def rule(self) -> PolicyRule | None:
+        """The same as a run's log has it; None if it limits nothing."""
+        per_tool = {tool: _us(seconds) for tool, seconds in (self.per_tool_timeout_s or {}).items()}
+        rule = PolicyRule(
+            max_tool_calls=self.max_tool_calls or None,
+            per_turn_max_tool_calls=self.per_turn_max_tool_calls or None,
+            max_consecutive_failed_tool_calls=self.max_consecutive_failed_tool_calls or None,
+            failure_counting=self.failure_counting or "turn",
+            time_budget_us=_us(self.time_budget_s),
+            plan_timeout_us=_us(self.plan_timeout_s),
+            tool_timeout_us=_us(self.tool_timeout_s),
+            per_tool_timeout_us={tool: limit for tool, limit in per_tool.items() if limit is not None},
+            finalizer_grace_us=_us(self.finalizer_grace_s),
+            restrict_to_tool=self.restrict_to_tool,
+            allowed_tags=None if self.allowed_tags is None else tuple(self.allowed_tags),
+            denied_tags=tuple(self.denied_tags or ()),
+            tag_clauses=tuple(self.tag_clauses or ()),
+        )
+        return None if rule == _NO_RULE else rule
+
+
+_NO_RULE: Final = PolicyRule()
+
+
+def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple[PolicyRule | None, bool]:
+    """What a run goes by, and whether it may be interrupted: its own policy within its agent's."""
+    rule = None if agents is None else agents.rule
+    if own is not None and own.rule is not None:
+        rule = own.rule.within(rule)
+    if engine:
+        rule = PolicyRule(engine=True).within(rule)
+    interrupts = all(one is None or one.interrupts_allowed is not False for one in (own, agents))
+    return rule, interrupts
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number of seconds and not negative, not {value!r}")
+
+
+def _us(seconds: float | None) -> int | None:
+    return max(round(seconds * 1_000_000), 1) if seconds else None
+
+
+# Engines
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What is left of the caps of a run: None where there is none. In a decision: what is to be left at most."""
+
+    tool_calls: int | None = None
+    consecutive_failures: int | None = None
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    id: str
+    tool: str
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OfferedTool:
+    name: str
+    description: str
+    tags: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTurn:
+    """What an engine is asked about: the calls of a turn, none of which has begun."""
+
+    run: RunInfo
+    turn: int
+    calls: Sequence[RequestedCall]
+    tools: Sequence[OfferedTool]
+    """All that the run may use."""
+    left: Caps
+    labels: Mapping[str, str]
+    """The run's metadata, and what earlier decisions have added."""
+    unavailable: Sequence[str] = ()
+    """The tools that were called in the turn before and were not there, or not allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyDecision:
+    """What an engine says about a turn. It can take something away, and give nothing.
+
+    With `disable_tools` none of the calls is made, and the run is brought to its end.
+    """
+
+    allowed_tools: Sequence[str] | None = None
+    """The tools that may be called in this turn: None for all, an empty list for none."""
+    caps: Caps = field(default_factory=Caps)
+    disable_tools: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to the run's labels, for later turns and tools."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON, for whoever reads the log."""
+
+
+PolicyEngine: TypeAlias = Callable[[PolicyTurn], PolicyDecision | Awaitable[PolicyDecision]]
+"""Code that is asked about each turn. Whatever it raises blocks the calls of that turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasicPolicy:
+    """An engine that goes by lists. A block wins, and lists of what is allowed are exclusive.
+
+    A tool that was called and was not there is withheld for a turn.
+    """
+
+    blocked_tools: Sequence[str] = ()
+    blocked_tags: Sequence[str] = ()
+    allowed_tools: Sequence[str] | None = None
+    allowed_tags: Sequence[str] | None = None
+    label: str = "basic"
+
+    def __call__(self, turn: PolicyTurn) -> PolicyDecision:
+        labels = {"policy_engine": self.label}
+        if turn.unavailable:
+            labels["policy_hint"] = "tool_unavailable"
+        return PolicyDecision(
+            allowed_tools=[tool.name for tool in turn.tools if self._allows(tool, turn.unavailable)], labels=labels
+        )
+
+    def _allows(self, tool: OfferedTool, unavailable: Sequence[str]) -> bool:
+        if tool.name in self.blocked_tools or tool.name in unavailable or not tool.tags.isdisjoint(self.blocked_tags):
+            return False
+        if self.allowed_tools is None and self.allowed_tags is None:
+            return True
+        return tool.name in (self.allowed_tools or ()) or not tool.tags.isdisjoint(self.allowed_tags or ())

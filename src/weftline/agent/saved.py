@@ -1,0 +1,97 @@
+"""The messages of a run as its log has them, also while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    CallClosed,
+    CallGated,
+    FinalForced,
+    LoopDetected,
+    MessageQueued,
+    MessagesTaken,
+    OutputRejected,
+    ResultsOverBudget,
+    RunCreated,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Assistant, Message, System, ToolResults, Usage, User
+from weftline.plan import decode_plan
+from weftline.runtime.conversation import Conversation
+from weftline.store.base import Stored
+
+KINDS = tuple(
+    [
+        KIND[fact]
+        for fact in (
+            RunCreated,
+            TurnCompleted,
+            CallGated,
+            CallClosed,
+            LoopDetected,
+            FinalForced,
+            OutputRejected,
+            ResultsOverBudget,
+            MessageQueued,
+            MessagesTaken,
+        )
+    ]
+)
+"""The facts that messages are made of."""
+
+
+class SavedMessage(Struct, frozen=True, kw_only=True):
+    """A message of a run. It is there as soon as its turn has ended, and never changes after that."""
+
+    id: str
+    run_id: str
+    content: Message
+    created_at: datetime
+    usage: Usage | None = None
+    """Of the model call that it is the answer of."""
+
+    @property
+    def role(self) -> Literal["system", "user", "assistant", "tool"]:
+        match self.content:
+            case System():
+                return "system"
+            case User():
+                return "user"
+            case Assistant():
+                return "assistant"
+            case ToolResults():
+                return "tool"
+
+
+def saved_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
+    """Of facts of these `KINDS`, from the first on. What the run was given along with its prompt is not its own."""
+    conversation, given = Conversation(()), 0
+    saved: list[SavedMessage] = []
+    for stored in facts:
+        head = decode_fact.decode(stored.head)
+        before = len(conversation.messages)
+        if isinstance(head, RunCreated):
+            plan = decode_plan(bodies.decode_created(stored.body).plan)
+            conversation, before, given = Conversation(plan.messages), plan.given, plan.given
+        else:
+            conversation.take(head, stored.body)
+        for index in range(before, len(conversation.messages)):
+            content = conversation.messages[index]
+            saved.append(
+                SavedMessage(
+                    id=f"{run_id}.{index - given}",
+                    run_id=run_id,
+                    content=content,
+                    created_at=datetime.fromtimestamp(stored.at / 1_000_000, UTC),
+                    usage=head.usage if isinstance(head, TurnCompleted) else None,
+                )
+            )
+    return saved

@@ -1,0 +1,212 @@
+"""What a run's log is as spans: the run, its turns, their model calls and tool calls, and the runs below.
+
+Names and attributes are those of OpenTelemetry's conventions for generative AI, as of 1.41, and our own ids besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    KIND,
+    AttemptFailed,
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    Fact,
+    ModelRef,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Usage
+from weftline.store.base import Stored
+from weftline.tools.results import output_bytes
+
+Value: TypeAlias = str | int | float | tuple[str, ...]
+
+KINDS = tuple(
+    [
+        KIND[fact]
+        for fact in (
+            RunCreated,
+            AttemptStarted,
+            AttemptFailed,
+            TurnCompleted,
+            CallOpened,
+            CallStarted,
+            CallClosed,
+            RunEnded,
+        )
+    ]
+)
+"""The facts that spans are made of."""
+
+_PROVIDERS = {"google": "gcp.gemini", "bedrock": "aws.bedrock", "xai": "x_ai", "mistral": "mistral_ai"}
+"""What the conventions call the families whose names differ."""
+
+
+class Span(Struct, kw_only=True):
+    """Times are microseconds since the epoch."""
+
+    name: str
+    kind: Literal["internal", "client"] = "internal"
+    start_us: int
+    end_us: int | None = None
+    attributes: dict[str, Value] = {}
+    error: str | None = None
+    """Why it failed, if it did: a class, not a text."""
+    inside: list[Span] = field(default_factory=lambda: list[Span]())
+    child_id: str = ""
+    """The run whose spans belong inside this one."""
+
+
+def spans_of(run_id: str, facts: Sequence[Stored], *, agent: str | None) -> Span | None:
+    """The span of a run that has ended, from facts of these `KINDS`; None if its log is not whole any more."""
+    folded = _Spans(run_id, agent)
+    for stored in facts:
+        folded.take(decode_fact.decode(stored.head), stored)
+    return folded.root
+
+
+class _Spans:
+    def __init__(self, run_id: str, agent: str | None) -> None:
+        self.root: Span | None = None
+        self._run_id = run_id
+        self._agent = agent
+        self._turn: Span | None = None
+        self._model: Span | None = None
+        self._calls: dict[int, Span] = {}
+        """Of the present turn, by index; those without a result."""
+        self._unclosed = 0
+
+    def take(self, head: Fact, stored: Stored) -> None:
+        at = stored.at
+        match head:
+            case RunCreated():
+                self._begin(at)
+            case AttemptStarted():
+                self._ask(head, at)
+            case AttemptFailed():
+                self._answered(at, head.usage, error=head.cls)
+            case TurnCompleted():
+                self._answered(at, head.usage, finish=head.finish)
+                self._unclosed = len(head.calls)
+                if not head.calls:
+                    self._end_turn(at)
+            case CallOpened():
+                self._open(head.index, head.id, head.name, at)
+            case CallStarted() if head.child and head.index in self._calls:
+                self._calls[head.index].child_id = head.child
+                self._calls[head.index].attributes["weftline.child_id"] = head.child
+            case CallClosed():
+                self._close(head, stored)
+            case RunEnded():
+                self._end(head, at)
+            case _:
+                pass
+
+    def _begin(self, at: int) -> None:
+        attributes: dict[str, Value] = {"gen_ai.operation.name": "invoke_agent", "weftline.run_id": self._run_id}
+        if self._agent:
+            attributes["gen_ai.agent.name"] = self._agent
+        self.root = Span(name=f"invoke_agent {self._agent or ''}".strip(), start_us=at, attributes=attributes)
+
+    def _ask(self, head: AttemptStarted, at: int) -> None:
+        if self.root is None:
+            return
+        ids: dict[str, Value] = {"weftline.run_id": self._run_id, "weftline.turn_id": f"{self._run_id}.{head.turn}"}
+        if self._turn is None:
+            self._turn = Span(name=f"turn {head.turn}", start_us=at, attributes=dict(ids))
+            self.root.inside.append(self._turn)
+        operation: dict[str, Value] = {"gen_ai.operation.name": "chat", "weftline.attempt": head.attempt}
+        self._model = Span(
+            name=f"chat {head.model.vendor_id}".strip(),
+            kind="client",
+            start_us=at,
+            attributes={**operation, **_model(head.model), **ids},
+        )
+        self._turn.inside.append(self._model)
+
+    def _answered(self, at: int, usage: Usage, *, finish: str | None = None, error: str | None = None) -> None:
+        span, self._model = self._model, None
+        if span is None:
+            return
+        span.end_us, span.error = at, error
+        span.attributes.update(_usage(usage))
+        if finish:
+            span.attributes["gen_ai.response.finish_reasons"] = (finish,)
+
+    def _open(self, index: int, id: str, name: str, at: int) -> None:
+        if self._turn is None:
+            return
+        attributes: dict[str, Value] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": id,
+            "weftline.run_id": self._run_id,
+            "weftline.turn_id": self._turn.attributes["weftline.turn_id"],
+            "weftline.call_id": id,
+        }
+        span = self._calls[index] = Span(name=f"execute_tool {name}", start_us=at, attributes=attributes)
+        self._turn.inside.append(span)
+
+    def _close(self, head: CallClosed, stored: Stored) -> None:
+        if head.index not in self._calls:  # it was refused before it was announced
+            self._open(head.index, head.id, head.name, stored.at)
+        span = self._calls.pop(head.index, None)
+        if span is None:
+            return
+        span.end_us, span.error = stored.at, head.how if head.is_error else None
+        span.attributes["weftline.how"] = head.how
+        span.attributes["weftline.output_bytes"] = output_bytes(bodies.decode_closed(stored.body).parts)
+        self._unclosed -= 1
+        if self._unclosed == 0:
+            self._end_turn(stored.at)
+
+    def _end_turn(self, at: int) -> None:
+        if self._turn is not None:
+            self._turn.end_us, self._turn = at, None
+            self._calls = {}
+
+    def _end(self, head: RunEnded, at: int) -> None:
+        if self.root is None:
+            return
+        root = self.root
+        root.end_us = at
+        root.attributes |= {**_model(head.model), **_usage(head.usage)}
+        root.attributes |= {"weftline.status": head.status, "weftline.turns": head.turns}
+        if head.cost_nusd is not None:
+            root.attributes["weftline.cost_usd"] = head.cost_nusd / 1_000_000_000
+        if head.status == "failed":
+            root.error = head.code or "failed"
+            if self._turn is not None:
+                self._turn.error = root.error
+
+
+def _model(model: ModelRef) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    if model.provider:
+        found["gen_ai.provider.name"] = _PROVIDERS.get(model.provider, model.provider)
+    if model.vendor_id:
+        found["gen_ai.request.model"] = model.vendor_id
+    return found
+
+
+def _usage(usage: Usage) -> dict[str, Value]:
+    found: dict[str, Value] = {
+        "gen_ai.usage.input_tokens": usage.input,
+        "gen_ai.usage.output_tokens": usage.output,
+    }
+    more = {
+        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+    }
+    return found | {name: count for name, count in more.items() if count}

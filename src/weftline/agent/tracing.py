@@ -1,0 +1,82 @@
+"""Traces of an agent's runs for OpenTelemetry. Needs the extra `otel`.
+
+from weftline.agent.tracing import trace
+
+trace(agent)
+
+The spans of a run are made from its log when it has ended: so they are whole, with the times at which things happened,
+even if several processes have carried it out. Nothing is done before that, and nothing for an agent that is not traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    get_tracer_provider,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from weftline._version import __version__
+from weftline.agent.context import RunInfo
+from weftline.agent.definition import Definition
+from weftline.agent.observing import FactsOf
+from weftline.agent.spans import KINDS, Span, spans_of
+
+_SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
+_KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
+
+
+def trace(agent: Definition[Any, Any], *, tracer_provider: TracerProvider | None = None) -> None:
+    """Emits spans of the agent's runs from now on, and of the runs below them: run, turn, model call, tool call.
+
+    A run whose metadata have a `traceparent` belongs to that span; others begin a trace. Texts, arguments and results
+    are not in the spans.
+
+    Args:
+        agent: The agent; it stays as it is otherwise.
+        tracer_provider: By default the one that is set for the process.
+    """
+    agent.observers.append(_Tracing(tracer_provider))
+
+
+class _Tracing:
+    def __init__(self, provider: TracerProvider | None) -> None:
+        self._provider = provider
+
+    async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
+        provider = self._provider or get_tracer_provider()
+        tracer = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
+        parent = TraceContextTextMapPropagator().extract(run.metadata, Context())
+        await _emit_run(tracer, run.id, run.agent, facts_of, parent)
+
+
+async def _emit_run(tracer: Tracer, run_id: str, agent: str | None, facts_of: FactsOf, parent: Context) -> None:
+    found = spans_of(run_id, await facts_of(run_id, KINDS), agent=agent)
+    if found is None:
+        return
+    end_us = found.start_us if found.end_us is None else found.end_us
+    await _emit(tracer, found, facts_of, parent, end_us=end_us)
+
+
+async def _emit(tracer: Tracer, span: Span, facts_of: FactsOf, parent: Context, *, end_us: int) -> None:
+    """`end_us` is when a span ends that was cut off by the end of its run."""
+    emitted = tracer.start_span(
+        span.name, parent, _KINDS[span.kind], attributes=span.attributes, start_time=span.start_us * 1000
+    )
+    here = set_span_in_context(emitted, parent)
+    for one in span.inside:
+        await _emit(tracer, one, facts_of, here, end_us=end_us)
+    if span.child_id:
+        await _emit_run(tracer, span.child_id, str(span.attributes["gen_ai.tool.name"]), facts_of, here)
+    if span.error is not None:
+        emitted.set_attribute("error.type", span.error)
+        emitted.set_status(Status(StatusCode.ERROR, span.error))
+    emitted.end((end_us if span.end_us is None else span.end_us) * 1000)

@@ -1,0 +1,64 @@
+"""`weftline fork`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weftline.cli.output import DB, JSON
+from weftline.cli.where import URL, WORKSPACE, chosen_url
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--turn", type=click.IntRange(0), required=True, metavar="N", help="The first that is run live, from 0.")
+@click.option("--model", metavar="ID", help="In place of the run's own.")
+@click.option("--system", metavar="TEXT", help="The same for the system prompt.")
+@click.option("--reasoning", metavar="LEVEL", help="The same for the reasoning level: a name, or 0 to 100.")
+@click.option("--message", metavar="TEXT", help="What the model reads before that turn.")
+@URL
+@WORKSPACE
+@DB
+@JSON
+def command(
+    run_id: str,
+    turn: int,
+    model: str | None,
+    system: str | None,
+    reasoning: str | None,
+    message: str | None,
+    url: str | None,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Go on from a turn of a RUN that has ended, as a new run, and print its id.
+
+    Nothing before that turn is repeated. Without --url this asks the server that has the store open. `weftline compare`
+    shows both side by side.
+    """
+    level = int(reasoning) if reasoning is not None and reasoning.isdigit() else reasoning
+    asked = {"turn": turn, "modelId": model, "systemPrompt": system, "reasoningLevel": level, "message": message}
+    changes = {name: value for name, value in asked.items() if value is not None}
+    server = chosen_url(url)
+    if server is not None:
+        forked = asyncio.run(_at_server(run_id, changes, server, workspace))
+    else:
+        from weftline.cli.admin import administer
+        from weftline.cli.ended_runs import completed
+
+        forked = administer(db, "runs.fork", run=asyncio.run(completed(run_id, workspace, db)), changes=changes)
+    click.echo(json.dumps({"run": forked, "turn": turn}) if as_json else forked)
+
+
+async def _at_server(run_id: str, changes: dict[str, Any], url: str, workspace: str | None) -> str:
+    from weftline.cli.found_runs import ServerRuns
+    from weftline.cli.where import connected
+    from weftline.client.ended import fork
+
+    async with connected(url, workspace) as client:
+        return await fork(client.http, await ServerRuns(client).complete(run_id), changes)

@@ -1,0 +1,97 @@
+"""`weftline replay`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from weftline.cli.output import DB, JSON
+from weftline.cli.where import WORKSPACE
+
+if TYPE_CHECKING:
+    from weftline.replay.replaying import Replayed
+
+DIVERGED, REFUSED = 1, 2
+
+
+@click.command()
+@click.argument("run")
+@click.option("--agents", type=click.Path(path_type=Path), metavar="FILE", help="The Python file with the run's agent.")
+@click.option("--pytest", "test", type=click.Path(path_type=Path), metavar="PATH", help="Write a test to this file.")
+@click.option("--force", is_flag=True, help="Overwrite the test.")
+@WORKSPACE
+@DB
+@JSON
+def command(
+    run: str,
+    agents: Path | None,
+    test: Path | None,
+    force: bool,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Run a RUN again that has ended, with models, tools and people answered from its log.
+
+    RUN is an id, or an exported file. No network, key or tool is used, and nothing is written to the store. The exit
+    code is 0 if the same comes out, 1 at the first difference, and 2 for a run that cannot be replayed.
+    """
+    from msgspec.json import encode
+
+    from weftline.errors import WeftlineError
+
+    try:
+        done = asyncio.run(_replay(run, agents, test, workspace, db, force=force))
+    except WeftlineError as error:
+        click.echo(f"weftline: {error.message}", err=True)
+        sys.exit(REFUSED)
+    click.echo(encode(done) if as_json else str(done))
+    if done.code_missing:
+        click.echo("Its agent's code is not here: --agents FILE compares the prompt and the tools, too.", err=True)
+    if done.divergence is not None:
+        sys.exit(DIVERGED)
+    if test is not None:
+        click.echo(f"Written: {test} and {test.with_suffix('.jsonl')}", err=True)
+
+
+async def _replay(
+    run: str, agents: Path | None, test: Path | None, workspace: str | None, db: Path, *, force: bool
+) -> Replayed:
+    from weftline.agent.loader import load_agents_file
+    from weftline.agent.replaying import offers, today
+    from weftline.cli.ended_runs import ended_runs
+    from weftline.replay.exporting import export_lines
+    from weftline.replay.pytests import write_test
+    from weftline.replay.reading import read_export
+    from weftline.replay.recorded import recorded_in_file, recorded_in_store
+    from weftline.replay.replaying import replay_runs
+
+    now = today(None if agents is None else load_agents_file(agents).agents.values())
+    file = Path(run)
+    if await asyncio.to_thread(file.is_file):
+        runs = recorded_in_file(await asyncio.to_thread(read_export, file))
+        done = await replay_runs(runs, now)
+        if test is not None and done.divergence is None:
+            offered = await offers(runs, now)
+            await write_test(test, _lines(file), run_id=done.run, offered=offered, agents=agents, force=force)
+        return done
+    async with ended_runs(db, workspace) as stored:
+        row = await stored.find(run)
+        runs = await recorded_in_store(stored.log, row)
+        done = await replay_runs(runs, now)
+        if test is not None and done.divergence is None:
+            offered = await offers(runs, now)
+            lines = export_lines(stored.log, row)
+            await write_test(test, lines, run_id=done.run, offered=offered, agents=agents, force=force)
+        return done
+
+
+async def _lines(file: Path) -> AsyncGenerator[bytes]:
+    with file.open("rb") as opened:
+        for line in opened:
+            yield line

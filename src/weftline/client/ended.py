@@ -1,0 +1,64 @@
+"""The calls of runs, and forks of runs that have ended."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct, field
+
+from weftline.client.http import Http
+from weftline.client.results import Page, decoded
+
+
+class LoggedCall(Struct, frozen=True, rename="camel"):
+    """A call of a run, as the server's log has it."""
+
+    run_id: str
+    id: str = field(name="toolUseId")
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """Of the arguments that run."""
+    idempotency_key: str
+    effect: str
+    state: str
+    """`opened`, `started`, `closed` or `in_doubt`."""
+    how: str | None = None
+    """How it was closed."""
+    attempts: int = 0
+    opened_at: datetime | None = None
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    client: str | None = None
+    child_run_id: str | None = None
+
+
+class _Calls(Struct, rename="camel"):
+    calls: tuple[LoggedCall, ...]
+    next_cursor: str | None = None
+
+
+class _Forked(Struct, rename="camel"):
+    run_id: str
+
+
+async def calls(http: Http, path: str, query: Sequence[tuple[str, str]]) -> Page[LoggedCall]:
+    page = decoded(await http.call("GET", path, query=query), _Calls)
+    return Page(page.calls, page.next_cursor)
+
+
+async def fork(http: Http, run_id: str, changes: Mapping[str, Any]) -> str:
+    body = msgspec.json.encode(changes)
+    # So that a fork whose response got lost can be asked for again.
+    sent = await http.call("POST", f"{run_path(run_id)}/fork", body=body, idempotency_key=secrets.token_urlsafe(18))
+    return decoded(sent, _Forked).run_id
+
+
+def run_path(run_id: str) -> str:
+    return f"/agent-runs/{quote(run_id, safe='')}"

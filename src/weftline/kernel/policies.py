@@ -1,0 +1,311 @@
+"""Policies: when a run has come as far as it may, and how its clock runs.
+
+    a cap is reached ──▶ cap.reached ──▶ every call has its result ──▶ final.forced ──▶ one turn without tools
+
+The calls of a turn are judged together, before the first of them is announced: the filters and the policy engine take
+out some, the limit per turn takes those beyond it, and what is left fits in the cap on calls, or none of it runs. The
+clock counts what passes from fact to fact, unless the run waited for people, clients or a resume in between. When the
+time budget is used up, whatever is under way is cut off; calls of bookkeeping tools have until the grace is over, and
+so has the final turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec.structs import replace
+
+from weftline import prompts_policy
+from weftline.kernel import compaction
+from weftline.kernel.endings import await_closed, blocked, closed, end, settled
+from weftline.kernel.entries import CallClosed, Fact, How
+from weftline.kernel.policy import GRACE_US, Cap, CapReached, PolicyDecided, PolicyRule, RunUnattended, tighter
+from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New, State
+
+_COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
+"""Calls that count although they were never announced as ones that may begin."""
+_FAILED = frozenset[How]({"failed", "timeout", "in_doubt"})
+_REPEATABLE = ("read", "idempotent")
+
+
+# Decisions
+
+
+def out_of_time(s: State) -> Decision | None:
+    """Cuts off what is under way when the time is up; None if it is not, or nothing is."""
+    rule = s.limits.policy
+    if rule is None or not _is_over(s):
+        return None
+    if s.guards.final:
+        if s.attempt.open:
+            return Decision((New(settled(s, "abandoned")),))
+        return _no_answer(s) if s.step == "model" or (s.step == "batch" and not s.batch.unclosed) else None
+    append: list[New] = []
+    if s.compaction.open:
+        append.append(New(compaction.settled(s, "abandoned")))
+    elif s.attempt.open:
+        append.append(New(settled(s, "abandoned")))
+    elif s.step == "batch" and s.batch.unclosed:
+        append += _cut_off(s, rule)
+    else:
+        return None  # the next model call will be the last one
+    if not s.policy.reached:
+        append.insert(0, New(CapReached("time_budget", rule.time_budget_us or 0, s.policy.time.us)))
+    return Decision(tuple(append)) if append else None
+
+
+def before_batch(s: State) -> Decision | None:
+    """Judges the calls of a turn, none of which is announced yet; None if they may be admitted as they are."""
+    rule, batch, use = s.limits.policy, s.batch, s.policy
+    if rule is None or use.reached or not batch.asked or batch.asked < len(batch.calls):
+        return None
+    turn = s.turn - 1
+    if rule.engine and use.decided != turn:
+        return Decision(start=() if s.control.paused else (ConsultPolicy(turn),))
+    if rule.engine and use.disabled:
+        refused = [blocked(s, index, "cap", prompts_policy.TOOLS_DISABLED) for index in range(len(batch.calls))]
+        return Decision((New(CapReached("policy")), *_flat(refused)))
+    append: list[New] = []
+    left: list[int] = []
+    for index, call in enumerate(batch.calls):
+        if rule.engine and use.failed:
+            append += blocked(s, index, "blocked", prompts_policy.policy_failed(call.name))
+        elif call.verdict == "excluded" or (rule.engine and use.allowed is not None and call.name not in use.allowed):
+            append += blocked(s, index, "excluded", prompts_policy.excluded(call.name))
+        elif not call.bookkeeping:
+            left.append(index)
+    per_turn = rule.per_turn_max_tool_calls
+    if per_turn is not None:
+        for index in left[per_turn:]:
+            append += blocked(s, index, "cap", prompts_policy.over_turn_limit(per_turn))
+        left = left[:per_turn]
+    limit = call_cap(s)
+    if limit is not None and use.calls + _needed(s, left) > limit:
+        refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
+        return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
+    return Decision(tuple(append)) if append else None
+
+
+def reached(s: State) -> Cap | None:
+    """What makes the next model call the last one."""
+    rule = s.limits.policy
+    if rule is None:
+        return None
+    match s.policy.reached:
+        case "time_budget" | "tool_cap" | "failure_cap" | "policy" as cap:
+            return cap
+        case _:
+            pass
+    if is_late(s):
+        return "time_budget"
+    most = failure_cap(s)
+    return "failure_cap" if most is not None and s.policy.failures >= most else None
+
+
+def is_late(s: State) -> bool:
+    """Whether the time budget is used up."""
+    rule = s.limits.policy
+    return rule is not None and rule.time_budget_us is not None and s.policy.time.us >= rule.time_budget_us
+
+
+def deadline_at(s: State) -> int | None:
+    """When the time is up, if the run goes on as it does; None if it waits, or has all the time in the world.
+
+    Also None if the time is up: what can be done about that has been done.
+    """
+    time, limit = s.policy.time, _limit_us(s)
+    if time.since is None or limit is None or time.us >= limit:
+        return None
+    return time.since + limit - time.us
+
+
+def time_left_us(s: State) -> int | None:
+    """What was left of the time budget at the latest fact; None if there is none."""
+    budget = None if s.limits.policy is None else s.limits.policy.time_budget_us
+    return None if budget is None else max(budget - s.policy.time.us, 1)
+
+
+def is_due(s: State, at: int) -> bool:
+    """Whether the time is up at `at`, and the state does not know it yet: its timer is late, or nobody was there."""
+    rule, time = s.limits.policy, s.policy.time
+    if rule is None or time.since is None:
+        return False
+    budget = rule.time_budget_us
+    limits = (_limit_us(s),) if budget is None else (budget, budget + _grace_us(rule))
+    now_us = time.us + at - time.since
+    return any(limit is not None and time.us < limit <= now_us for limit in limits)
+
+
+def call_cap(s: State) -> int | None:
+    return tighter(s.limits.policy and s.limits.policy.max_tool_calls, s.policy.max_calls)
+
+
+def failure_cap(s: State) -> int | None:
+    return tighter(s.limits.policy and s.limits.policy.max_consecutive_failed_tool_calls, s.policy.max_failures)
+
+
+def _limit_us(s: State) -> int | None:
+    """How much active time there is, as things stand."""
+    rule = s.limits.policy
+    if rule is None:
+        return None
+    budget, grace = rule.time_budget_us, rule.finalizer_grace_us
+    if s.guards.final and budget is None:
+        bound = rule.plan_timeout_us if grace is None else grace
+        return None if bound is None else (s.policy.time.final_us or 0) + bound
+    if budget is None:
+        return None
+    in_grace = bool(s.guards.final or s.policy.reached)
+    return budget + _grace_us(rule) if in_grace else budget
+
+
+def _grace_us(rule: PolicyRule) -> int:
+    return GRACE_US if rule.finalizer_grace_us is None else rule.finalizer_grace_us
+
+
+def _is_over(s: State) -> bool:
+    limit = _limit_us(s)
+    return limit is not None and s.policy.time.us >= limit
+
+
+def _no_answer(s: State) -> Decision:
+    final = s.guards.final
+    text = f"The run was brought to its end ({final}), and the model gave no final answer in time."
+    return end(s, "failed", code=final, reason=final, text=text)
+
+
+def _cut_off(s: State, rule: PolicyRule) -> list[New]:
+    """Answers the calls that have no result. A child run is cancelled by the runtime, and its call closed then."""
+    append: list[New] = []
+    in_grace = not s.policy.reached
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "closed" or call.waits_for_child or call.child_ended:
+            continue
+        if call.bookkeeping and in_grace and (call.stage != "asked" or not rule.engine):
+            continue  # it has until the grace is over, unless the engine might have something against it
+        if call.awaiting:
+            append.append(await_closed(s, index, "withdrawn"))
+        if call.stage == "asked":
+            append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
+        elif call.stage == "opened" and call.client is None:
+            append.append(closed(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN))
+        else:
+            in_doubt = call.client is None and call.effect not in _REPEATABLE
+            text = prompts_policy.out_of_time(call.name, in_doubt=in_doubt)
+            append.append(closed(s, index, "in_doubt" if in_doubt else "timeout", text))
+    return append
+
+
+def _needed(s: State, left: list[int]) -> int:
+    """How many of these calls will count. Those that a tool budget refuses do not, unless gates or people may change
+    which ones these are."""
+    calls = s.batch.calls
+    if any(call.gated or call.asks is not None for call in calls):
+        return len(left)
+    used = Counter({tool: use.used for tool, use in s.guards.budgets.items()})
+    needed = 0
+    for index in left:
+        tool = calls[index].name
+        limit = s.limits.tool_budgets.get(tool)
+        if limit is None or used[tool] < limit:
+            needed += 1
+            used[tool] += 1
+    return needed
+
+
+def _flat(pairs: list[tuple[New, New]]) -> list[New]:
+    return [new for pair in pairs for new in pair]
+
+
+# Folds
+
+
+def keep_time(before: State, after: State, head: Fact, at: int) -> State:
+    """The state with its clock read: it ran since the fact before if the run was at work."""
+    time = after.policy.time
+    since = time.since
+    us = time.us
+    if since is not None:
+        # Nobody knows what an earlier process did after its last fact; but a wait before a retry goes on without it.
+        until = at if type(head) is not RunUnattended else min(at, before.attempt.retry_at or 0)
+        us += max(until - since, 0)
+    now = at if since is None else max(at, since)
+    final_us = us if after.guards.final and time.final_us is None else time.final_us
+    read = ActiveTime(us, now if _is_at_work(after) else None, final_us)
+    return after if read == time else replace(after, policy=replace(after.policy, time=read))
+
+
+def _is_at_work(s: State) -> bool:
+    """Whether time passes for the run. Until its first model call it is not its turn yet."""
+    if s.ended or not s.totals.attempts:
+        return False
+    if s.attempt.open or s.compaction.open:
+        return True
+    if any(_is_running(s, s.batch.calls[index]) for index in s.batch.running):
+        return True
+    return not s.control.paused and not s.questions.open
+
+
+def _is_running(s: State, call: Call) -> bool:
+    """What a crash cut off does not begin again before a resume."""
+    return not call.awaiting and not (call.lost and s.control.paused)
+
+
+def cap_reached(s: State, head: CapReached) -> State:
+    use = replace(s.policy, reached=s.policy.reached or head.reason)
+    return replace(s, version=s.version + 1, policy=use)
+
+
+def decided(s: State, head: PolicyDecided) -> State | None:
+    """None for a fact that does not fit."""
+    use = s.policy
+    if head.turn != s.turn - 1 or use.decided >= head.turn:
+        return None
+    most_calls = None if head.calls_left is None else use.calls + max(head.calls_left, 0)
+    most_failures = None if head.failures_left is None else use.failures + max(head.failures_left, 0)
+    use = replace(
+        use,
+        decided=head.turn,
+        allowed=head.allowed,
+        disabled=head.disable_tools,
+        failed=head.failed,
+        max_calls=tighter(use.max_calls, most_calls),
+        max_failures=tighter(use.max_failures, most_failures),
+    )
+    return replace(s, version=s.version + 1, policy=use)
+
+
+def opened(s: State, call: Call) -> State:
+    """A call may begin, and counts."""
+    return s if s.limits.policy is None or call.bookkeeping else _count(s, 1)
+
+
+def call_closed(s: State, call: Call, head: CallClosed) -> State:
+    """What the result of a call means for the caps. `s` has it closed already."""
+    rule = s.limits.policy
+    if rule is None or call.bookkeeping:
+        return s if rule is None else _after_batch(s, rule)
+    if head.how in _COUNTED and call.stage != "started":
+        s = _count(s, 1)
+    elif head.how == "skipped":
+        s = _count(s, -1)
+    failed = head.how in _FAILED
+    succeeded = head.how in ("returned", "answered") and not head.is_error
+    if failed or succeeded:
+        s = replace(s, batch=replace(s.batch, good=s.batch.good + succeeded, bad=s.batch.bad + failed))
+        if rule.failure_counting == "call":
+            failures = 0 if succeeded else s.policy.failures + 1
+            s = replace(s, policy=replace(s.policy, failures=failures))
+    return _after_batch(s, rule)
+
+
+def _after_batch(s: State, rule: PolicyRule) -> State:
+    batch = s.batch
+    if batch.unclosed or rule.failure_counting != "turn" or not (batch.good or batch.bad):
+        return s
+    failures = 0 if batch.good else s.policy.failures + 1
+    return replace(s, policy=replace(s.policy, failures=failures))
+
+
+def _count(s: State, calls: int) -> State:
+    return replace(s, policy=replace(s.policy, calls=s.policy.calls + calls))

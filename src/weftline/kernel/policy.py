@@ -1,0 +1,152 @@
+"""The part of the log's vocabulary that is about policies: how far a run may go, and which of its tools it may use.
+
+The rules are fixed when a run is created. What a policy engine, which is code of the agent's, said about a turn is a
+fact of its own: it can tighten the rules and never loosen them; see `weftline.kernel.policies`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+Cap: TypeAlias = Literal["time_budget", "tool_cap", "failure_cap", "policy"]
+"""What of a policy brought a run to its end."""
+GRACE_US = 10_000_000
+
+
+def tighter(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits, of which each may not be given."""
+    return one if other is None else other if one is None else min(one, other)
+
+
+class TagClause(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Holds for a tool with at least one of `allowed_any`, unless that is None, and none of `denied_any`."""
+
+    allowed_any: tuple[str, ...] | None = None
+    denied_any: tuple[str, ...] = ()
+
+
+class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The policy of one run. Stored in full, as `Limits` are."""
+
+    max_tool_calls: int | None = None
+    per_turn_max_tool_calls: int | None = None
+    max_consecutive_failed_tool_calls: int | None = None
+    failure_counting: Literal["turn", "call"] = "turn"
+    """Whether a turn whose calls all failed counts as one failure, or each failed call by itself."""
+    time_budget_us: int | None = None
+    """Of active time: what passes while the run waits for people, clients or a resume does not count."""
+    plan_timeout_us: int | None = None
+    """For one attempt of a model call, if the server does not give it less."""
+    tool_timeout_us: int | None = None
+    per_tool_timeout_us: dict[str, int] = {}
+    """By the name of a tool, or by the beginning of one with a `*` behind it."""
+    finalizer_grace_us: int | None = None
+    restrict_to_tool: str | None = None
+    allowed_tags: tuple[str, ...] | None = None
+    """A tool needs one of these; with none here, no tool is left."""
+    denied_tags: tuple[str, ...] = ()
+    tag_clauses: tuple[TagClause, ...] = ()
+    engine: bool = False
+    """Whether code of the agent's is asked about each turn with calls."""
+
+    def allows(self, tool: str, tags: frozenset[str]) -> bool:
+        """Whether the filters leave a tool with this name and these tags."""
+        if self.restrict_to_tool is not None and tool != self.restrict_to_tool:
+            return False
+        clauses = (TagClause(self.allowed_tags, self.denied_tags), *self.tag_clauses)
+        return all(
+            (one.allowed_any is None or not tags.isdisjoint(one.allowed_any)) and tags.isdisjoint(one.denied_any)
+            for one in clauses
+        )
+
+    def within(self, above: PolicyRule | None) -> PolicyRule:
+        """The tighter of each: what a run is allowed that asked for this under the policy `above`."""
+        if above is None:
+            return self
+        clauses = [*above.tag_clauses, *self.tag_clauses]
+        if above.allowed_tags is not None and self.allowed_tags is not None:
+            clauses.append(TagClause(above.allowed_tags))
+        tool = above.restrict_to_tool if self.restrict_to_tool is None else self.restrict_to_tool
+        if above.restrict_to_tool not in (None, tool):
+            clauses.append(TagClause(()))
+        rules = {**above.per_tool_timeout_us, **self.per_tool_timeout_us}
+        for name in above.per_tool_timeout_us.keys() & self.per_tool_timeout_us.keys():
+            rules[name] = min(above.per_tool_timeout_us[name], self.per_tool_timeout_us[name])
+        return PolicyRule(
+            max_tool_calls=tighter(above.max_tool_calls, self.max_tool_calls),
+            per_turn_max_tool_calls=tighter(above.per_turn_max_tool_calls, self.per_turn_max_tool_calls),
+            max_consecutive_failed_tool_calls=tighter(
+                above.max_consecutive_failed_tool_calls, self.max_consecutive_failed_tool_calls
+            ),
+            failure_counting="call" if "call" in (above.failure_counting, self.failure_counting) else "turn",
+            time_budget_us=tighter(above.time_budget_us, self.time_budget_us),
+            plan_timeout_us=tighter(above.plan_timeout_us, self.plan_timeout_us),
+            tool_timeout_us=tighter(above.tool_timeout_us, self.tool_timeout_us),
+            per_tool_timeout_us=rules,
+            finalizer_grace_us=tighter(above.finalizer_grace_us, self.finalizer_grace_us),
+            restrict_to_tool=tool,
+            allowed_tags=above.allowed_tags if self.allowed_tags is None else self.allowed_tags,
+            denied_tags=tuple(dict.fromkeys((*above.denied_tags, *self.denied_tags))),
+            tag_clauses=tuple(clauses),
+            engine=above.engine or self.engine,
+        )
+
+    @property
+    def filters(self) -> bool:
+        """Whether there is anything that `allows` could refuse."""
+        given = self.restrict_to_tool is not None or self.allowed_tags is not None
+        return given or bool(self.denied_tags or self.tag_clauses)
+
+    def tool_timeout_s(self, tool: str, own_s: float | None) -> float | None:
+        """How long a call of a tool may take that has a time-out of its own, or none; None if nobody says.
+
+        The rule with its name, else the longest beginning of it, else the shorter of its own and that for all tools.
+        """
+        rules = {name: limit for name, limit in self.per_tool_timeout_us.items() if limit > 0}
+        found = rules.get(tool)
+        if found is None:
+            prefixes = [name for name in rules if name.endswith("*") and tool.startswith(name[:-1])]
+            found = rules[max(prefixes, key=len)] if prefixes else None
+        if found is not None:
+            return found / 1_000_000
+        limits = [own_s] if own_s else []
+        if self.tool_timeout_us:
+            limits.append(self.tool_timeout_us / 1_000_000)
+        return min(limits) if limits else None
+
+
+class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """As `entries.Head`."""
+
+
+class CapReached(_Head, frozen=True, tag="cap.reached"):
+    """The run has come as far as its policy lets it: once its calls are closed, the final turn follows."""
+
+    reason: Cap
+    limit: int = 0
+    """Calls, failures, or microseconds of active time."""
+    used: int = 0
+
+
+class RunUnattended(_Head, frozen=True, tag="run.unattended"):
+    """No process was there since the entry before, although the clock of the run was running: that was no active time.
+
+    Whoever goes on in the place of another process says so first.
+    """
+
+
+class PolicyDecided(_Head, frozen=True, tag="policy.decided"):
+    """What the policy engine said about the calls of a turn. Body: `PolicyBody`.
+
+    `failed` stands for an engine that raised, or answered something malformed: no call of the turn may run.
+    """
+
+    turn: int
+    allowed: tuple[str, ...] | None = None
+    """The tools that may be called in this turn; None for all that the run has."""
+    calls_left: int | None = None
+    failures_left: int | None = None
+    disable_tools: bool = False
+    failed: bool = False

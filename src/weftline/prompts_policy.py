@@ -1,0 +1,34 @@
+"""What a model reads when the policy of its run is in the way. Pinned by a test."""
+
+from __future__ import annotations
+
+
+def excluded(tool: str) -> str:
+    """A tool that the run has, and that its policy does not allow."""
+    return f"The tool {tool} is not available in this run. Continue with the tools that are."
+
+
+def over_call_cap(limit: int) -> str:
+    return f"Not run: the calls of this turn do not fit in the run's limit of {limit} tool calls."
+
+
+def over_turn_limit(limit: int) -> str:
+    return f"Not run: at most {limit} tool calls of a turn are carried out. Call the tool again if you still need it."
+
+
+def policy_failed(tool: str) -> str:
+    return f"The call of {tool} was not run, because it could not be checked whether it is allowed."
+
+
+TOOLS_DISABLED = "Not run: tools have been disabled for this run."
+NO_TIME_TO_BEGIN = "Not run: the time budget of this run is used up."
+
+
+def out_of_time(tool: str, *, in_doubt: bool) -> str:
+    """A call that had begun."""
+    if in_doubt:
+        return (
+            f"The call of {tool} was cut off because the time budget of this run is used up."
+            " It may or may not have taken effect."
+        )
+    return f"The call of {tool} was cut off because the time budget of this run is used up."

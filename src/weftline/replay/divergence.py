@@ -1,0 +1,90 @@
+"""Where a replay leads elsewhere than the log, field by field and in words."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+_MAX_SHOWN = 200
+_ABSENT = "(absent)"
+
+
+class Difference(Struct, frozen=True):
+    """One field, as the log has it and as this code would write it. `None` stands for a field that is not there."""
+
+    field: str
+    log: Any
+    now: Any
+
+
+class Divergence(Struct, frozen=True):
+    """The first difference between a log and what this code makes of it."""
+
+    run: str
+    turn: int
+    """Counted from 0, as in events."""
+    seq: int
+    """Of the entry of the log that does not come out."""
+    kind: str
+    """What the log has there; "" if it has ended."""
+    now: str
+    """What comes out in its place; "" if nothing does."""
+    differences: tuple[Difference, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.run} leads elsewhere in turn {self.turn}, at entry {self.seq}: {self._what()}"]
+        lines += [
+            f"  {one.field}: the log has {_shown(one.log)}, now it is {_shown(one.now)}" for one in self.differences
+        ]
+        return "\n".join(lines)
+
+    def _what(self) -> str:
+        if self.kind == self.now:
+            return f"its {self.kind} differs."
+        if not self.now:
+            return f"the log has {self.kind}, and nothing leads to it any more."
+        if not self.kind:
+            return f"the log ends here, and {self.now} would follow."
+        return f"the log has {self.kind}, now it would be {self.now}."
+
+
+def differences(log: object, now: object, *, path: str = "") -> list[Difference]:
+    """Compares JSON values, structs and the like."""
+    left, right = _plain(log), _plain(now)
+    if left == right and type(left) is type(right):
+        return []
+    if isinstance(left, dict) and isinstance(right, dict):
+        ours, theirs = cast("dict[str, Any]", left), cast("dict[str, Any]", right)
+        names = [*ours, *[name for name in theirs if name not in ours]]
+        return [
+            one for name in names for one in differences(ours.get(name), theirs.get(name), path=_joined(path, name))
+        ]
+    if isinstance(left, list) and isinstance(right, list):
+        before, after = cast("list[Any]", left), cast("list[Any]", right)
+        if len(before) == len(after):
+            pairs = enumerate(zip(before, after, strict=True))
+            return [one for at, (a, b) in pairs for one in differences(a, b, path=_joined(path, str(at)))]
+    return [Difference(path or "value", left, right)]
+
+
+def body_value(body: bytes) -> object:
+    """The body of an entry, to be compared."""
+    return decode(body) if body else {}
+
+
+def _plain(value: object) -> object:
+    """In JSON's own types, with integers as they are."""
+    return decode(encode(value))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    text = encode(value).decode()
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}… ({len(text):,} characters)"

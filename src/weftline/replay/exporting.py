@@ -1,0 +1,121 @@
+"""A run and those below it as the lines of a file. Its log is read twice, a page at a time, and never held whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from hashlib import sha256
+
+from msgspec import Raw
+from msgspec.json import decode
+
+from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.entries import HistoryPinned, RunCreated, decode_fact
+from weftline.messages import Message
+from weftline.plan import decode_plan
+from weftline.replay.format import (
+    VERSION,
+    BlobLine,
+    Digest,
+    EndLine,
+    ExportedRow,
+    HeaderLine,
+    MessageLine,
+    encode_line,
+    entry_line,
+)
+from weftline.replay.refusing import children_of, find_run, require_whole
+from weftline.runtime import ids
+from weftline.runtime.conversation import blobs_of
+from weftline.runtime.paging import entries
+from weftline.store.base import LogReader, RunRow
+
+
+async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
+    """The lines of the file, each with its newline. Two exports of a run are the same bytes.
+
+    Raises `Conflict` before the first line if the run, or one below it, has not ended or is not all there.
+    """
+    rows = await _family(log, row)
+    listed = [await _listed(log, one, parent=parent) for one, parent in rows]
+    digest = Digest()
+    header = HeaderLine(VERSION, listed[0].id, tuple(listed), tuple([one.id for one in listed[1:]]))
+    yield digest.take(encode_line(header))
+    blobs: dict[str, None] = {}
+    for one, _ in rows:
+        run_id = ids.run_id(one.key, one.salt)
+        history = await history_of(log, one)
+        for message in history:
+            yield digest.take(encode_line(MessageLine(run_id, Raw(message))))
+        named = [decode_message(message) for message in history]
+        async for item in entries(log, one.key):
+            if item.kind == "run.created":
+                named += decode_plan(decode_created(item.body).plan).messages
+            yield digest.take(entry_line(run_id, item))
+        blobs |= dict.fromkeys(sorted(blobs_of(named)))
+    for id in blobs:
+        data = await log.blob(row.workspace, id)
+        if data is not None:
+            yield digest.take(encode_line(BlobLine(id, data)))
+    yield encode_line(EndLine(digest.lines, digest.hex))
+
+
+async def history_of(log: LogReader, row: RunRow) -> Sequence[bytes]:
+    """What the run's thread had said when it began."""
+    if row.thread is None:
+        return ()
+    for head in await log.heads(row.key, kinds=("history.pinned",)):
+        pinned = decode_fact.decode(head)
+        if isinstance(pinned, HistoryPinned):
+            return (await log.thread_messages(row.thread))[: pinned.upto]
+    return ()
+
+
+def messages_of(history: Sequence[bytes]) -> list[Message]:
+    return [decode_message(message) for message in history]
+
+
+async def log_digest(log: LogReader, key: int, run_id: str) -> str:
+    """Of the lines that the entries of a run would be exported as."""
+    digest = Digest()
+    async for item in entries(log, key):
+        digest.take(entry_line(run_id, item))
+    return digest.hex
+
+
+async def _family(log: LogReader, row: RunRow) -> list[tuple[RunRow, str | None]]:
+    """The run and those below it, each with the id of its parent."""
+    found: list[tuple[RunRow, str | None]] = []
+    waiting: list[tuple[RunRow, str | None]] = [(row, None)]
+    while waiting:
+        one, parent = waiting.pop(0)
+        await require_whole(log, one)
+        found.append((one, parent))
+        run_id = ids.run_id(one.key, one.salt)
+        children = await children_of(log, one.key)
+        waiting += [(await find_run(log, child, workspace=row.workspace), run_id) for child in children]
+    return found
+
+
+async def _listed(log: LogReader, row: RunRow, *, parent: str | None) -> ExportedRow:
+    run_id = ids.run_id(row.key, row.salt)
+    first = await require_whole(log, row)
+    if parent is None:
+        created = decode_fact.decode(first.head)
+        above = created.parent if isinstance(created, RunCreated) else None
+        parent = None if above is None else above.run
+    return ExportedRow(
+        id=run_id,
+        name=row.name,
+        status=row.status,
+        rules=row.rules,
+        format=row.format,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at or 0,
+        last_seq=row.next_seq - 1,
+        sha256=await log_digest(log, row.key, run_id),
+        plan_sha256=sha256(bytes(decode_created(first.body).plan)).hexdigest(),
+        agent=row.agent,
+        metadata=decode(row.metadata, type=dict[str, str]),
+        parent=parent,
+    )

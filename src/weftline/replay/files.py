@@ -1,0 +1,38 @@
+"""Exported runs as files on this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from weftline.errors import Conflict
+
+
+async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = False) -> Path:
+    """Writes the lines to a new file, which has its name only once it is whole.
+
+    Raises `Conflict` if there is a file of this name, unless `force`.
+    """
+    with new_file(path, force=force) as file:
+        async for line in lines:
+            file.write(line)
+    return path
+
+
+@contextmanager
+def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
+    """A file that has its name only once everything is in it. Raises `Conflict` if the name is taken."""
+    if path.exists() and not force:
+        raise Conflict(f"{path} exists already.")
+    handle, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

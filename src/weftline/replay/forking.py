@@ -1,0 +1,83 @@
+"""Going on from a turn of a run that has ended, as a run of its own.
+
+What was said before that turn is what the fork begins with: none of it is asked or done again. From there on everything
+is the fork's own: its turns, its idempotency keys, its approvals, its bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from weftline.errors import InvalidRequest
+from weftline.kernel.bodies import Origin, decode_created
+from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
+from weftline.messages import Blob, Message, User
+from weftline.plan import RunPlan, decode_plan
+from weftline.replay.exporting import messages_of
+from weftline.replay.recorded import StoredRun
+from weftline.replay.refusing import require_whole
+from weftline.runtime import ids
+from weftline.runtime.conversation import Conversation, blobs_of
+from weftline.store.base import LogReader, RunRow
+
+
+class ForkPoint(Struct, frozen=True):
+    """Where a fork begins: what its origin was asked to do, and what was said before the turn."""
+
+    origin: Origin
+    plan: RunPlan
+    sent: bytes | None
+    """What the client sent, if one did."""
+    messages: tuple[Message, ...]
+    blobs: tuple[Blob, ...] = ()
+    """What these messages name."""
+
+    def continued(self, plan: RunPlan, *, message: str | None, requested_by: str = "") -> RunPlan:
+        """A plan that goes on from here, perhaps with a message before the turn."""
+        said = (User.of(message),) if message is not None else ()
+        return replace(
+            plan,
+            messages=(*self.messages, *said),
+            given=len(self.messages),
+            path=(),
+            requested_by=requested_by,
+        )
+
+
+async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
+    """Raises `Conflict` for a run that has not ended or is not all there, and `InvalidRequest` for a turn that it did
+    not have.
+    """
+    first = await require_whole(log, row)
+    created = decode_created(first.body)
+    plan = decode_plan(created.plan)
+    if plan.path:
+        raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")
+    recorded = StoredRun(log, row)
+    history = messages_of(await recorded.history())
+    conversation = Conversation(plan.messages)
+    turns = 0
+    async for item in recorded.facts():
+        head = decode_fact.decode(item.head)
+        if isinstance(head, AttemptStarted):
+            if head.turn == turn:
+                break
+            turns = head.turn + 1
+        if isinstance(head, HistoryPinned):
+            conversation.begin(history, size=0)
+        conversation.take(head, item.body)
+    else:
+        had = "no turn" if not turns else f"turns 0 to {turns - 1}" if turns > 1 else "turn 0 alone"
+        raise InvalidRequest(f"turn: {recorded.run_id} had {had}, and no turn {turn}.")
+    messages = tuple(conversation.messages)
+    sent = None if created.sent is UNSET else bytes(created.sent)
+    origin = Origin(ids.run_id(row.key, row.salt), turn)
+    return ForkPoint(origin, plan, sent, messages, await _blobs(log, row, messages))
+
+
+async def _blobs(log: LogReader, row: RunRow, messages: Sequence[Message]) -> tuple[Blob, ...]:
+    found = {id: await log.blob(row.workspace, id) for id in sorted(blobs_of(messages))}
+    return tuple([Blob(id, data) for id, data in found.items() if data is not None])

@@ -1,0 +1,117 @@
+"""Adds exported runs to a store: all of a file or nothing, as they were. They have ended, so nobody drives them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline.errors import Conflict, InvalidRequest, StoreError
+from weftline.kernel.bodies import decode_created
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import FOLD, State, encode_state
+from weftline.messages import Blob
+from weftline.plan import decode_plan
+from weftline.replay.exporting import log_digest
+from weftline.replay.reading import Export, ExportedRun
+from weftline.runtime import ids
+from weftline.runtime.conversation import blobs_of
+from weftline.store.base import Item, LogReader, NewRun, Write, Written
+
+
+class Imported(Struct, frozen=True):
+    """The runs of a file: those that are new here, and those that were here already, as they are in the file."""
+
+    created: tuple[str, ...]
+    present: tuple[str, ...]
+
+
+class ImportTarget(Protocol):
+    """Where runs are added: the store itself, or the engine that owns it."""
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Carries out a write that creates runs that have ended. No new run gets a key up to `last_key`."""
+        ...
+
+
+async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, workspace: int) -> Imported:
+    """Raises `Conflict` (`import_conflict`) if one of the ids is taken by something else; nothing is added then."""
+    missing: list[ExportedRun] = []
+    present: list[str] = []
+    for run in export.runs:
+        key, salt = _parsed(run)
+        row = await log.run(key)
+        if row is None:
+            missing.append(run)
+        elif row.salt != salt:
+            other = ids.run_id(row.key, row.salt)
+            raise Conflict(
+                f"{run.row.id} cannot be added: its number is that of {other}. Import it into another store.",
+                code="import_conflict",
+            )
+        elif row.workspace != workspace or await log_digest(log, key, run.row.id) != run.row.sha256:
+            raise Conflict(f"{run.row.id} is here already, with another content.", code="import_conflict")
+        else:
+            present.append(run.row.id)
+    if missing:
+        contents = {blob.id: blob for blob in export.blobs}
+        writes = [_write(run, contents, workspace=workspace) for run in missing]
+        first = writes[0]
+        first.children = writes[1:]
+        written = await target.add_ended(first, last_key=max(write.key for write in writes))
+        if written.outcome == "conflict":
+            raise Conflict("One of the runs has come into being here in the meantime.", code="import_conflict")
+        if written.outcome != "ok":
+            raise written.error or StoreError("The store does not take the runs.")
+    return Imported(tuple([run.row.id for run in missing]), tuple(present))
+
+
+def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Write:
+    row = run.row
+    key, salt = _parsed(run)
+    try:
+        facts = [(item.at, decode_fact.decode(item.head)) for item in run.facts]
+        state = fold(State(), facts)
+        created = decode_plan(decode_created(run.items[0].body).plan)
+    except UNREADABLE:
+        raise InvalidRequest(f"The log of {row.id} cannot be read.", code="bad_export") from None
+    if not isinstance(facts[0][1], RunCreated) or not state.ended or state.status != row.status:
+        raise InvalidRequest(f"The log of {row.id} does not end as the header says.", code="bad_export")
+    named = sorted(blobs_of(created.messages))
+    if lost := [id for id in named if id not in contents]:
+        raise InvalidRequest(f"The content {lost[0]} that {row.id} names is not in the file.", code="bad_export")
+    return Write(
+        key=key,
+        epoch=0,  # the target's to say
+        base_seq=1,
+        base_version=0,
+        items=[Item(item.at, item.kind, item.head, item.body, item.count) for item in run.items],
+        version=state.version,
+        status=row.status,
+        due_at=None,
+        format=row.format,
+        state=encode_state(state),
+        fold=FOLD,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        new=NewRun(
+            salt=salt,
+            workspace=workspace,
+            name=row.name,
+            metadata=encode(row.metadata).decode(),
+            created_at=row.created_at,
+            rules=row.rules,
+            agent=row.agent,
+            blobs=tuple([contents[id] for id in named]),
+        ),
+        imported=True,
+    )
+
+
+def _parsed(run: ExportedRun) -> tuple[int, str]:
+    parsed = ids.parse(run.row.id, prefix="run_")
+    assert parsed is not None  # checked when the file was read
+    return parsed

@@ -1,0 +1,163 @@
+"""Reads an exported file: whole and undamaged, or refused with the line that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from weftline.errors import InvalidRequest
+from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
+from weftline.kernel.entries import FORMAT, KNOWN_RULES
+from weftline.messages import Blob
+from weftline.replay.format import (
+    VERSION,
+    BlobLine,
+    Digest,
+    EndLine,
+    EntryLine,
+    ExportedRow,
+    HeaderLine,
+    Line,
+    MessageLine,
+    Offered,
+    OfferedLine,
+    decode_line,
+    entry_line,
+    stored,
+    version_of,
+)
+from weftline.runtime import ids
+from weftline.store.base import Stored
+
+
+class ExportedRun(Struct):
+    row: ExportedRow
+    items: list[Stored] = field(default_factory=list[Stored])
+    history: list[bytes] = field(default_factory=list[bytes])
+    offered: Offered | None = None
+
+    @property
+    def facts(self) -> list[Stored]:
+        return [item for item in self.items if item.head]
+
+
+class Export(Struct):
+    """What a file holds. The first run is the one that was exported."""
+
+    runs: list[ExportedRun]
+    blobs: list[Blob]
+
+
+def read_export(path: Path) -> Export:
+    """Raises `InvalidRequest` (`bad_export`) for a file that is damaged, cut, newer or something else."""
+    try:
+        with path.open("rb") as file:
+            return read_lines(file, name=str(path))
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", code="bad_export") from None
+
+
+def read_lines(lines: Iterable[bytes], *, name: str = "the file") -> Export:
+    return _Reader(name).read(lines)
+
+
+class _Reader:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._at = 0
+        self._whole = Digest()
+        self._runs: dict[str, ExportedRun] = {}
+        self._digests: dict[str, Digest] = {}
+        self._blobs: list[Blob] = []
+        self._ended = False
+
+    def read(self, lines: Iterable[bytes]) -> Export:
+        for at, line in enumerate(lines, 1):
+            self._at = at
+            if self._ended:
+                raise self._wrong("there is something after the end")
+            if at == 1:
+                self._begin(line)
+            else:
+                self._take(self._decoded(line), line)
+            self._whole.take(line)
+        if not self._ended:
+            self._at += 1
+            raise self._wrong("the file has been cut: its end is missing")
+        self._check_runs()
+        return Export(list(self._runs.values()), self._blobs)
+
+    def _begin(self, line: bytes) -> None:
+        version = version_of(line)
+        if not version:
+            raise self._wrong("this is not an exported run")
+        if version > VERSION:
+            raise self._wrong(f"the file has version {version}, and this Weftline reads those up to {VERSION}")
+        header = self._decoded(line)
+        if not isinstance(header, HeaderLine) or not header.runs or header.runs[0].id != header.run:
+            raise self._wrong("the header does not say which runs there are")
+        for row in header.runs:
+            if ids.parse(row.id, prefix="run_") is None or row.id in self._runs:
+                raise self._wrong(f"{row.id!r} cannot be the id of a run here")
+            if row.format > FORMAT or row.rules not in KNOWN_RULES:
+                raise self._wrong(f"{row.id} was written by a newer version of Weftline")
+            self._runs[row.id] = ExportedRun(row)
+            self._digests[row.id] = Digest()
+
+    def _take(self, line: Line, encoded: bytes) -> None:
+        match line:
+            case EntryLine():
+                self._take_entry(line, encoded)
+            case MessageLine():
+                self._run(line.run).history.append(bytes(line.message))
+            case BlobLine():
+                self._blobs.append(Blob(line.id, line.data))
+            case OfferedLine():
+                self._run(line.run).offered = line.offered
+            case EndLine():
+                if (line.lines, line.sha256) != (self._whole.lines, self._whole.hex):
+                    raise self._wrong("the digest is not that of the lines above: the file has been changed")
+                self._ended = True
+            case HeaderLine():
+                raise self._wrong("there is a second header")
+
+    def _take_entry(self, line: EntryLine, encoded: bytes) -> None:
+        run, item = self._run(line.run), stored(line)
+        expected = run.items[-1].last_seq + 1 if run.items else 1
+        if item.seq != expected:
+            raise self._wrong(f"entry {item.seq} of {line.run} is where {expected} should be")
+        readable = (
+            fact_is_readable(item.kind, item.head, item.body)
+            if item.head
+            else observations_are_readable(item.kind, item.body, item.count)
+        )
+        if not readable:
+            raise self._wrong(f"entry {item.seq} of {line.run} cannot be read")
+        if entry_line(line.run, item) != encoded:
+            raise self._wrong(f"entry {item.seq} of {line.run} is not written as an export writes it")
+        self._digests[line.run].take(encoded)
+        run.items.append(item)
+
+    def _run(self, run_id: str) -> ExportedRun:
+        if run_id not in self._runs:
+            raise self._wrong(f"the header does not name {run_id!r}")
+        return self._runs[run_id]
+
+    def _check_runs(self) -> None:
+        for run_id, run in self._runs.items():
+            whole = bool(run.items) and run.items[0].kind == "run.created" and run.items[-1].kind == "run.ended"
+            if not whole or run.items[-1].last_seq != run.row.last_seq:
+                raise self._wrong(f"the log of {run_id} is not all there")
+            if self._digests[run_id].hex != run.row.sha256:
+                raise self._wrong(f"the digest of {run_id} in the header is not that of its entries")
+
+    def _decoded(self, line: bytes) -> Line:
+        try:
+            return decode_line(line)
+        except UNREADABLE:
+            raise self._wrong("it cannot be read") from None
+
+    def _wrong(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._name}, line {self._at}: {what}.", code="bad_export", line=self._at)

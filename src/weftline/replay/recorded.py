@@ -1,0 +1,74 @@
+"""A run as it was recorded: in a store, or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Protocol
+
+from weftline.replay.exporting import history_of
+from weftline.replay.format import Offered
+from weftline.replay.reading import Export, ExportedRun
+from weftline.replay.refusing import children_of, find_run, require_whole
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.store.base import LogReader, RunRow, Stored
+
+
+class Recorded(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+    def facts(self) -> AsyncIterator[Stored]:
+        """In order. They are read as they are asked for."""
+        ...
+
+    async def history(self) -> Sequence[bytes]:
+        """What its thread had said when it began."""
+        ...
+
+    @property
+    def offered(self) -> Offered | None:
+        """What its models were offered, if that was recorded."""
+        ...
+
+
+class StoredRun:
+    offered: Offered | None = None
+
+    def __init__(self, log: LogReader, row: RunRow) -> None:
+        self.run_id = ids.run_id(row.key, row.salt)
+        self._log, self._row = log, row
+
+    async def facts(self) -> AsyncGenerator[Stored]:
+        async for item in entries(self._log, self._row.key):
+            if item.head:
+                yield item
+
+    async def history(self) -> Sequence[bytes]:
+        return await history_of(self._log, self._row)
+
+
+class FileRun:
+    def __init__(self, run: ExportedRun) -> None:
+        self.run_id, self.offered = run.row.id, run.offered
+        self._run = run
+
+    async def facts(self) -> AsyncGenerator[Stored]:
+        for item in self._run.facts:
+            yield item
+
+    async def history(self) -> Sequence[bytes]:
+        return self._run.history
+
+
+async def recorded_in_store(log: LogReader, row: RunRow) -> list[Recorded]:
+    """The run and those below it. Raises `Conflict` if one of them has not ended or is not all there."""
+    await require_whole(log, row)
+    found: list[Recorded] = [StoredRun(log, row)]
+    for child in await children_of(log, row.key):
+        found += await recorded_in_store(log, await find_run(log, child, workspace=row.workspace))
+    return found
+
+
+def recorded_in_file(export: Export) -> list[Recorded]:
+    return [FileRun(run) for run in export.runs]

@@ -1,0 +1,40 @@
+"""Which runs cannot be taken elsewhere, run again or forked, and why. Asked before anything is done."""
+
+from __future__ import annotations
+
+from weftline.errors import Conflict, NotFound
+from weftline.kernel.entries import CallStarted, decode_fact
+from weftline.runtime import ids
+from weftline.runtime.supported import unsupported
+from weftline.store.base import LogReader, RunRow, Stored
+
+
+async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None) -> RunRow:
+    """The row of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
+    parsed = ids.parse(run_id, prefix="run_")
+    row = None if parsed is None else await log.run(parsed[0])
+    if row is None or parsed is None or row.salt != parsed[1] or workspace not in (None, row.workspace):
+        raise NotFound(f"There is no run {run_id!r}.", code="unknown_run")
+    return row
+
+
+async def require_whole(log: LogReader, row: RunRow) -> Stored:
+    """The first entry of a run that has ended and whose log is all there and can be read.
+
+    Raises `Conflict`: `unsupported_run`, `run_unfinished` or `run_trimmed`.
+    """
+    run_id = ids.run_id(row.key, row.salt)
+    if newer := unsupported(row):
+        raise Conflict(f"{run_id} was written by a newer version of Weftline ({newer}).", code="unsupported_run")
+    if row.ended_at is None:
+        raise Conflict(f"{run_id} has not ended: it is {row.status}.", code="run_unfinished")
+    first = await log.entry(row.key, 1)
+    if first is None or first.kind != "run.created":
+        raise Conflict(f"The log of {run_id} has been removed by retention.", code="run_trimmed")
+    return first
+
+
+async def children_of(log: LogReader, key: int) -> list[str]:
+    """The ids of the runs that carried out calls of a run, in the order in which they began."""
+    heads = [decode_fact.decode(head) for head in await log.heads(key, kinds=("call.started",))]
+    return [head.child for head in heads if isinstance(head, CallStarted) and head.child]

@@ -1,0 +1,144 @@
+"""The calls of runs as their logs have them: the ledger of what was begun, what came of it and what is in doubt."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import (
+    AwaitClosed,
+    AwaitOpened,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    Effect,
+    Fact,
+    How,
+    decode_fact,
+)
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.runtime.receipts import stored_doubts
+from weftline.store.awaits import AwaitFilter
+from weftline.store.base import LogReader, RunFilter, RunRow
+
+CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
+"""Announced; begun; with its one result; begun, and it is not known whether it happened."""
+_PAGE = 200
+
+
+class LoggedCall(Struct, frozen=True, kw_only=True):
+    """One call. Times are microseconds; `key` is the idempotency key that its tool gets, the same for each attempt."""
+
+    run_id: str
+    id: str
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """Of the arguments that run."""
+    key: str
+    effect: Effect
+    state: CallState
+    attempts: int = 0
+    """How often it was begun."""
+    opened_at: int
+    started_at: int | None = None
+    """When it was begun last."""
+    closed_at: int | None = None
+    how: How | None = None
+    client: str | None = None
+    """How it is offered to the client, if that carries it out."""
+    child: str = ""
+    """The run that carries it out, if there is one."""
+
+
+class DoubtPage(Struct, frozen=True):
+    calls: list[LoggedCall]
+    before: int | None
+    """The key of the run below which the list goes on; None at its end."""
+
+
+async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[LoggedCall]:
+    """The calls of a run that were announced, in that order. Raises `StoreError` (`log_damaged`)."""
+    run_id = ids.run_id(row.key, row.salt)
+    found: dict[tuple[int, int], LoggedCall] = {}
+    async for item in entries(log, row.key):
+        if item.head:
+            try:
+                _take(found, decode_fact.decode(item.head), at=item.at, run_id=run_id, store_id=store_id)
+            except UNREADABLE:
+                raise StoreError(
+                    f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
+                ) from None
+    return list(found.values())
+
+
+async def calls_in_doubt(
+    log: LogReader, *, workspace: int, store_id: str, before: int | None = None, limit: int = _PAGE
+) -> DoubtPage:
+    """The calls of a workspace that may or may not have happened, those of the newest run first.
+
+    Nothing has an index of them: the rows of the runs are looked at, and the logs of those that have some. A page ends
+    with a run, so it may have a few more than `limit`.
+    """
+    asking = {one.run for one in await log.awaits(AwaitFilter(workspace=workspace, kinds=("doubt",), limit=_PAGE))}
+    found: list[LoggedCall] = []
+    while True:
+        rows = await log.runs(RunFilter(workspace=workspace, before=before, limit=_PAGE))
+        for row in rows:
+            before = row.key
+            if stored_doubts(row) != () or row.key in asking:
+                calls = await calls_of(log, row, store_id=store_id)
+                found += [call for call in calls if call.state == "in_doubt"]
+            if len(found) >= limit:
+                return DoubtPage(found, before)
+        if len(rows) < _PAGE:
+            return DoubtPage(found, None)
+
+
+def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, run_id: str, store_id: str) -> None:
+    match head:
+        case CallOpened():
+            found[head.turn, head.index] = LoggedCall(
+                run_id=run_id,
+                id=head.id,
+                turn=head.turn,
+                index=head.index,
+                name=head.name,
+                digest=head.digest,
+                key=ids.idempotency_key(store_id, run_id, head.turn, head.index, head.digest),
+                effect=head.effect,
+                state="opened",
+                opened_at=at,
+                client=head.client,
+            )
+        case CallStarted():
+            _change(found, head, state="started", attempts=head.attempt, started_at=at, child=head.child)
+            if head.effect is not None:
+                _change(found, head, effect=head.effect)
+        case CallClosed():
+            state = "in_doubt" if head.how == "in_doubt" else "closed"
+            _change(found, head, state=state, closed_at=at, how=head.how)
+        case AwaitOpened(kind="doubt"):
+            _change(found, head, state="in_doubt")
+        case AwaitClosed(outcome="approved"):
+            call = found.get((head.turn, head.index))
+            if call is not None and call.state == "in_doubt" and call.closed_at is None:
+                _change(found, head, state="opened")  # it did not happen, and is begun again
+        case _:
+            pass
+
+
+def _change(
+    found: dict[tuple[int, int], LoggedCall],
+    head: CallStarted | CallClosed | AwaitOpened | AwaitClosed,
+    **changes: object,
+) -> None:
+    place = head.turn, head.index
+    if place in found:
+        found[place] = replace(found[place], **changes)

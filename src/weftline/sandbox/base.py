@@ -1,0 +1,165 @@
+"""What code in a sandbox is, what comes of it, and what an engine must do: the page of types.
+
+    Code ──▶ CodeEngine.execute(code, host) ──▶ Succeeded | Failed
+                        │  ▲
+            calls, reports, logs: Host
+
+An engine carries out one piece of code in one language or a few. It knows nothing of handles, queues or deadlines:
+whoever wants it to stop cancels the call, and the engine leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+
+from weftline.errors import WeftlineError
+
+Language: TypeAlias = Literal["typescript", "javascript", "python"]
+LANGUAGES: tuple[Language, ...] = ("typescript", "javascript", "python")
+
+Status: TypeAlias = Literal["success", "error", "memory", "terminated", "link_error"]
+Failure: TypeAlias = Literal["error", "memory", "terminated", "link_error"]
+
+Level: TypeAlias = Literal["log", "info", "warn", "error", "debug"]
+LEVELS: tuple[Level, ...] = ("log", "info", "warn", "error", "debug")
+
+DEFAULT_FILENAME = "<runCode>"
+DEFAULT_MEMORY_LIMIT_BYTES = 128 << 20
+DEFAULT_SAFETY_CAP_S = 30.0
+
+MIN_MEMORY_LIMIT_BYTES = 1 << 20
+
+
+class SandboxUnavailable(WeftlineError):
+    """An engine is not installed, or the machine lacks what it was told to need."""
+
+    default_code = "sandbox_unavailable"
+
+
+class OutputFull(Exception):
+    """The code reported more than anybody will read."""
+
+
+class HostFunction(Struct, frozen=True, eq=False):
+    """A function of the caller's that the code may call; `id` is its name on the border."""
+
+    id: int
+    call: Callable[..., object]
+
+
+class Module(Struct, frozen=True):
+    """One source file. `label` is what stacks and errors call it."""
+
+    label: str
+    source: str
+
+
+class Code(Struct, frozen=True, kw_only=True):
+    """A piece of code and all that it may see, checked and copied.
+
+    `modules` has the entry too; its keys are paths from the root of the graph, without `./`. Values in `imports` and
+    `globals` are plain data, with a `HostFunction` wherever the caller gave a function.
+    """
+
+    language: Language
+    entry: str
+    modules: Mapping[str, Module]
+    imports: Mapping[str, Mapping[str, object]]
+    globals: Mapping[str, object]
+    fn: str
+    args: Sequence[object]
+    reports: bool
+    memory_limit_bytes: int
+
+    @property
+    def filename(self) -> str:
+        return self.modules[self.entry].label
+
+    @property
+    def own_console(self) -> bool:
+        """Whether the caller brought a console, so that nothing is captured."""
+        return "console" in self.globals
+
+
+class CodeError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong, in the code's own terms. `line` and `column` count from 1 in the source as it was given."""
+
+    name: str
+    message: str
+    stack: str | None = None
+    specifier: str | None = None
+    filename: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+
+class CodeLog(Struct, frozen=True):
+    """One call of `console` or `print`; `timestamp` is in milliseconds since the epoch."""
+
+    level: Level
+    args: tuple[object, ...]
+    timestamp: int
+
+
+class CodeResult(Struct, frozen=True, kw_only=True):
+    """How a piece of code ended. `result` is `UNSET` unless it succeeded; a success without a value has `None`."""
+
+    status: Status
+    reports: tuple[object, ...]
+    logs: tuple[CodeLog, ...]
+    duration_ms: float
+    result: object | UnsetType = UNSET
+    error: CodeError | None = None
+    memory_used_bytes: int | None = None
+    """The most memory that the code used, where the engine can tell."""
+
+
+class Succeeded(Struct, frozen=True):
+    value: object
+    memory_used_bytes: int | None = None
+
+
+class Failed(Struct, frozen=True):
+    status: Failure
+    error: CodeError
+    memory_used_bytes: int | None = None
+
+
+Outcome: TypeAlias = Succeeded | Failed
+
+
+class Host(Protocol):
+    """What an engine hands on while code runs. All values are plain data, and copies."""
+
+    def call(self, function: int, args: Sequence[object]) -> Awaitable[object]:
+        """Calls a host function. Raises what it raises."""
+        ...
+
+    def report(self, value: object) -> None:
+        """Raises `OutputFull` when the code has reported too much: the engine lets it pass."""
+        ...
+
+    def log(self, level: Level, args: Sequence[object]) -> None: ...
+
+
+class CodeEngine(Protocol):
+    """Carries out code. Engines in one process are shared: `execute` may be called many times at once."""
+
+    @property
+    def languages(self) -> frozenset[Language]: ...
+
+    def check(self, code: Code) -> None:
+        """Raises `ValueError` for what the engine cannot do, and `SandboxUnavailable` if it cannot run at all."""
+        ...
+
+    async def execute(self, code: Code, host: Host) -> Outcome:
+        """Runs the code to its end. What the code does is an outcome, never an exception.
+
+        Cancelling this call ends the code at once, and when it returns nothing of the code is left.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,258 @@
+"""What a host and an engine's process say to each other while one piece of code runs.
+
+Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code and the code never
+sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to its calls.
+
+    C  [call, function, [args]]     L  [level, [args]]     P  a report
+    D  the result                   E  an error            M  [files whose positions cannot be told]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import signal
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from weftline.sandbox.base import (
+    LEVELS,
+    Code,
+    CodeError,
+    Failed,
+    Failure,
+    Host,
+    Outcome,
+    OutputFull,
+    Succeeded,
+)
+from weftline.sandbox.process import MAX_FRAME_BYTES, Engine
+from weftline.sandbox.values import Refused, copied, decode, encode
+from weftline.surrogates import whole, whole_json
+
+MAX_OUTPUT_BYTES = 64 << 20
+MAX_CALLS_AT_ONCE = 1000
+"""More calls than that wait in the pipe, and the code with them."""
+CALLS_END_S = 1.0
+"""How long calls that are open at the end may take to be cancelled."""
+_MAX_STACK_CHARS = 8192
+_MAX_MESSAGE_CHARS = 65_536
+_MAX_FRAMES = 20
+_FRAMES_IN_A_ROW = 32
+_LOOK_S = 0.02
+"""How often a process is asked how large it has grown: no event tells."""
+_OUT_OF_MEMORY_SIGNALS = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL}
+"""How V8, and what allocates for it, gives up."""
+_NO_BUFFER = "Array buffer allocation failed"
+
+_FRAME = re.compile(
+    r"^\s+at (?:async )?(?:(?P<name>[^(]{1,200}) \()?(?P<label>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9})\)?$"
+)
+
+
+_log = logging.getLogger("weftline.sandbox")
+
+
+class _Told(Struct):
+    """An error as the process describes it."""
+
+    status: Failure
+    name: str
+    message: str
+    stack: str = ""
+    frames: tuple[tuple[str, str, int, int], ...] | None = None
+    """Name, file, line and column of each, innermost first, from an engine that has no use for text."""
+    specifier: str | None = None
+    filename: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+
+class _Broken(Exception):
+    """The process said something that the runtime in it would never say."""
+
+
+class Conversation:
+    """One piece of code and the process that runs it."""
+
+    def __init__(self, engine: Engine, code: Code, host: Host, *, request: Callable[[Code, str], bytes]) -> None:
+        self._engine = engine
+        self._code = code
+        self._host = host
+        token = secrets.token_hex(16)
+        self._token = token.encode()
+        self._request = request(code, token)
+        self._moved: set[str] = set()
+        self._labels = {module.label for module in code.modules.values()}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
+        self._grown = False
+        self._bytes = 0
+        self.clean = False
+        """Whether the process said itself how its code ended."""
+
+    async def outcome(self) -> Outcome:
+        self._engine.send(self._request)
+        watch = asyncio.create_task(self._watch(), name="the size of an engine")
+        try:
+            outcome = await self._listen()
+        except _Broken as broken:
+            outcome = _terminated(f"The engine broke its protocol: {broken}")
+        finally:
+            if not self.clean:
+                await asyncio.shield(self._engine.kill())
+            await self._put_away(watch, *self._calls)
+        return outcome
+
+    async def _put_away(self, *tasks: asyncio.Task[None]) -> None:
+        for task in tasks:
+            task.cancel()
+        _, stubborn = await asyncio.wait(tasks, timeout=CALLS_END_S)
+        if stubborn:
+            # They are the caller's functions: they may take their time, but the result does not wait for them.
+            _log.warning("%d calls from code go on though the code has ended", len(stubborn))
+
+    async def _listen(self) -> Outcome:
+        frames = 0
+        while line := await self._line():
+            frames += 1
+            if frames % _FRAMES_IN_A_ROW == 0:
+                await asyncio.sleep(0)  # a flood in the buffer is not a reason to hold up everybody else
+            if not line.startswith(self._token):
+                raise _Broken("a frame without its token.")
+            start = len(self._token)
+            kind, payload = line[start : start + 1], line[start + 1 :]
+            try:
+                outcome = await self._taken(kind, payload)
+            except OutputFull:
+                raise
+            except (ValueError, TypeError, RecursionError):
+                raise _Broken("a frame that cannot be read.") from None
+            if outcome is not None:
+                self.clean = True
+                return outcome
+        return await self._dead()
+
+    async def _line(self) -> bytes:
+        try:
+            line = await self._engine.line()
+        except ValueError:
+            raise OutputFull(f"The code handed out a value of more than {MAX_FRAME_BYTES >> 20} MiB.") from None
+        self._bytes += len(line)
+        if self._bytes > MAX_OUTPUT_BYTES:
+            raise OutputFull(f"The code handed out more than {MAX_OUTPUT_BYTES >> 20} MiB in all.")
+        return line
+
+    async def _taken(self, kind: bytes, payload: bytes) -> Outcome | None:
+        match kind:
+            case b"C":
+                call, function, args = cast("tuple[int, int, list[object]]", decode(payload))
+                await self._room.acquire()
+                task = asyncio.create_task(self._answer(int(call), int(function), args), name="a call from code")
+                self._calls.add(task)
+                task.add_done_callback(self._answered)
+            case b"L":
+                level, args = cast("tuple[str, list[object]]", decode(payload))
+                if level in LEVELS and not self._code.own_console:
+                    self._host.log(level, args)
+            case b"P":
+                self._host.report(decode(payload))
+            case b"D":
+                return Succeeded(decode(payload), self._engine.peak_bytes())
+            case b"E":
+                return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
+            case b"M":
+                self._moved.update(msgspec.json.decode(whole_json(payload), type=list[str]))
+            case _:
+                raise _Broken("a frame of no kind.")
+        return None
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._room.release()
+
+    async def _answer(self, call: int, function: int, args: list[object]) -> None:
+        answer: tuple[int, bool, str] | tuple[int, bool, str, str]
+        try:
+            value = await self._host.call(function, args)
+            answer = (call, True, encode(copied(value, "the answer")).decode())
+        except Refused as refused:
+            answer = (call, False, "TypeError", str(refused))
+        except Exception as error:
+            answer = (call, False, type(error).__name__, whole(str(error)))
+        self._engine.send(msgspec.json.encode(answer))
+        await self._engine.drained()
+
+    async def _watch(self) -> None:
+        engine = self._engine
+        if not engine.own_bytes:
+            return
+        while engine.alive:
+            if (engine.resident_bytes() or 0) - engine.own_bytes > self._code.memory_limit_bytes:
+                self._grown = True
+                await engine.kill()
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _dead(self) -> Outcome:
+        """The process ended before its code did."""
+        status = await self._engine.ended()
+        if self._grown or -status in _OUT_OF_MEMORY_SIGNALS:
+            return self._out_of_memory()
+        return _terminated(f"The engine process ended before the code did ({_how(status)}).")
+
+    def _out_of_memory(self) -> Outcome:
+        limit = self._code.memory_limit_bytes
+        return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
+
+    def _failed(self, told: _Told) -> Outcome:
+        if told.name == "RangeError" and told.message == _NO_BUFFER:
+            return self._out_of_memory()
+        frames = self._frames(told)
+        filename, line, column = told.filename, told.line, told.column
+        if filename is None and frames:
+            filename, line, column = frames[0][1]
+        if filename in self._moved:
+            line = column = None
+        heading = f"{told.name}: {told.message}" if told.message else told.name
+        error = CodeError(
+            name=told.name[:200],
+            message=told.message[:_MAX_MESSAGE_CHARS],
+            stack="\n".join([heading[:_MAX_MESSAGE_CHARS], *(text for text, _ in frames)]) if frames else None,
+            specifier=told.specifier,
+            filename=filename,
+            line=line,
+            column=column,
+        )
+        return Failed(told.status, error, self._engine.peak_bytes())
+
+    def _frames(self, told: _Told) -> list[tuple[str, tuple[str, int, int]]]:
+        """The frames in files of the code's own, which are all that anybody is shown."""
+        found = told.frames if told.frames is not None else _parsed(told.stack[:_MAX_STACK_CHARS])
+        frames: list[tuple[str, tuple[str, int, int]]] = []
+        for name, label, line, column in found:
+            if label in self._labels:
+                place = label if label in self._moved else f"{label}:{line}:{column}"
+                frames.append((f"    at {name} ({place})" if name else f"    at {place}", (label, line, column)))
+        return frames[:_MAX_FRAMES]
+
+
+def _parsed(stack: str) -> list[tuple[str, str, int, int]]:
+    matches = filter(None, map(_FRAME.match, stack.split("\n")))
+    return [(one["name"] or "", one["label"], int(one["line"]), int(one["column"])) for one in matches]
+
+
+def _how(status: int) -> str:
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"exit code {status}"
+
+
+def _terminated(message: str) -> Failed:
+    return Failed("terminated", CodeError(name="TerminatedError", message=message))

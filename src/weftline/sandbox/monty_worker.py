@@ -1,0 +1,347 @@
+"""The process that serves Python code: it holds a pool of monty workers, one for each piece of code.
+
+It is a process of its own because monty's client is native code, which takes the process with it when it fails.
+Trusted; the code is in the worker, which can do nothing but what is answered here. Its frames are those of
+`conversation.py`. Started as a script, with the folders of its packages as its argument.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+if __name__ == "__main__":
+    sys.path += json.loads(sys.argv[1])
+
+import ast
+import asyncio
+import builtins
+import os
+import signal
+import symtable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pydantic_monty as monty
+from msgspec import Struct
+from msgspec.json import decode as decode_json
+from msgspec.json import encode as encode_json
+
+from weftline.sandbox.base import LEVELS
+from weftline.sandbox.values import Refused, copied, decode, encode
+
+MAX_LINE_BYTES = 64 << 20
+MAX_HOST_CALLS = 1_000_000
+_CODE = "<python-input-1>"
+"""What monty calls the second snippet of a session: the code, after the prologue."""
+
+# Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr.
+# Built-ins are kept as defaults, because the code may give their names to something else.
+_PROLOGUE = """
+def __weftline_out(value, path, above, type=type, list=list, tuple=tuple, dict=dict, str=str, id=id, range=range,
+                   len=len, TypeError=TypeError, plain=(type(None), bool, int, float, str, bytes, set, frozenset)):
+    kind = type(value)
+    if kind is list or kind is tuple or kind is dict:
+        if id(value) in above:
+            raise TypeError(path + ': a value that contains itself cannot leave the sandbox')
+        if len(above) > 200:
+            raise TypeError(path + ': a value nested more than 200 deep cannot leave the sandbox')
+        above = above + [id(value)]
+        if kind is dict:
+            for key in value:
+                __weftline_out(value[key], path + '.' + str(key), above)
+        else:
+            for index in range(len(value)):
+                __weftline_out(value[index], path + '[' + str(index) + ']', above)
+        return value
+    if kind in plain:
+        return value
+    shown = str(kind)
+    if shown in ("<class 'function'>", "<class 'builtin_function_or_method'>", "<class 'type'>"):
+        raise TypeError(path + ': a function cannot leave the sandbox')
+    if shown == "<class 'coroutine'>":
+        raise TypeError(path + ': a coroutine cannot leave the sandbox')
+    return value
+
+async def __weftline_run(value, args, name, type=type, str=str, TypeError=TypeError):
+    if str(type(value)) in ("<class 'function'>", "<class 'builtin_function_or_method'>", "<class 'type'>"):
+        value = value(*args)
+    elif args:
+        raise TypeError('The export ' + name + ' is not a function and takes no arguments')
+    if str(type(value)) == "<class 'coroutine'>":
+        value = await value
+    return __weftline_out(value, 'result', [])
+"""
+_FUNCTION = """
+def {name}(*args):
+    return __weftline_call({id}, __weftline_out(args, 'arguments', []))
+"""
+_REPORT = """
+def report(value):
+    __weftline_report(__weftline_out(value, 'report', []))
+"""
+
+
+class Request(Struct):
+    """Code, as `monty.py` sends it. Functions are named apart from values, by their ids."""
+
+    token: str
+    label: str
+    source: str
+    fn: str
+    args: str
+    globals: dict[str, str]
+    global_functions: dict[str, int]
+    console: dict[str, int] | None
+    imports: dict[str, dict[str, str]]
+    import_functions: dict[str, dict[str, int]]
+    reports: bool
+    memory_limit_bytes: int
+
+
+class Unlinked(Exception):
+    def __init__(self, specifier: str, message: str, node: ast.AST | None = None) -> None:
+        super().__init__(message)
+        self.specifier = specifier
+        self.node = node
+
+
+class Session:
+    """One piece of code."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._calls = 0
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+        self._printed = {"stdout": "", "stderr": ""}
+
+    async def run(self, pool: monty.AsyncMonty) -> None:
+        request = self._request
+        try:
+            self._link()
+        except Unlinked as error:
+            line, column = getattr(error.node, "lineno", None), getattr(error.node, "col_offset", None)
+            place = {"line": line, "column": None if column is None else column + 1, "filename": request.label}
+            self._fail("link_error", "ImportError", str(error), specifier=error.specifier, **(place if line else {}))
+            return
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
+            place = {"filename": request.label, "line": line, "column": column} if line else {}
+            message = getattr(error, "msg", None) or str(error)
+            self._fail("link_error", "SyntaxError", message, specifier=request.label, **place)
+            return
+        try:
+            value = await self._fed(pool)
+        except monty.MontySyntaxError as error:
+            self._unparsed(error)
+        except monty.MontyRuntimeError as error:
+            self._raised(error)
+        except monty.MontyError as error:
+            self._fail("terminated", "TerminatedError", f"The engine process ended before the code did ({error}).")
+        else:
+            self._flush()
+            try:
+                self._emit("D", encode(copied(value, "result")))
+            except (Refused, ValueError) as refused:
+                self._fail("error", "TypeError", str(refused))
+        finally:
+            for future in self._waiting.values():
+                future.cancel()
+
+    def answer(self, call: int, ok: bool, first: str, second: str = "") -> None:
+        future = self._waiting.pop(call, None)
+        if future is None or future.done():
+            return
+        if ok:
+            future.set_result(decode(first.encode()))
+            return
+        known = getattr(builtins, first, None)
+        raised: Exception = Exception(f"{first}: {second}")
+        # Monty has the built-in exceptions only.
+        if isinstance(known, type) and issubclass(known, Exception):
+            raised = known(second)
+        future.set_exception(raised)
+
+    async def _fed(self, pool: monty.AsyncMonty) -> object:
+        request = self._request
+        modules = {
+            name: monty.ExternalModule(
+                {key: decode(value.encode()) for key, value in request.imports[name].items()}
+                | {key: self._function(id) for key, id in request.import_functions[name].items()}
+            )
+            for name in request.imports
+            if name.isidentifier()
+        }
+        lookup: dict[str, Any] = {"__weftline_call": self._called, "__weftline_report": self._reported}
+        functions = "".join(_FUNCTION.format(name=name, id=id) for name, id in request.global_functions.items())
+        values: dict[str, Any] = {name: decode(text.encode()) for name, text in request.globals.items()}
+        methods = {level: self._logs(level) for level in LEVELS}
+        if request.console is not None:
+            methods = {name: self._tells(id) for name, id in request.console.items()}
+        console = type("Console", (), dict(methods))()
+        values["console"] = monty.ClassInstance(console, allowed_methods=set(methods))
+        limits: monty.ResourceLimits = {
+            "max_memory": request.memory_limit_bytes,
+            "max_suspensions": MAX_HOST_CALLS,
+        }
+        async with pool.checkout(limits=limits, external_modules=modules) as session:
+            prologue = _PROLOGUE + functions + (_REPORT if request.reports else "")
+            await session.feed_run(prologue, inputs=values, external_lookup=lookup)
+            # In one snippet: what the code has begun to call is lost to monty after it.
+            run = f"\nawait __weftline_run({request.fn}, __weftline_args, {request.fn!r})"
+            return await session.feed_run(
+                request.source + run,
+                inputs={"__weftline_args": decode(request.args.encode())},
+                external_lookup=lookup,
+                print_callback=self._print,
+            )
+
+    def _link(self) -> None:
+        """Every import must be among `imports`, and the export must be there: told before a statement has run."""
+        request = self._request
+        tree = ast.parse(request.source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._find(alias.name, node)
+            elif isinstance(node, ast.ImportFrom):
+                name = "." * node.level + (node.module or "")
+                self._find(name, node)
+                exported = request.imports[name].keys() | request.import_functions[name].keys()
+                for alias in node.names:
+                    if alias.name not in exported and alias.name != "*":
+                        raise Unlinked(name, f"The module {name!r} does not export {alias.name!r}", node)
+        names = symtable.symtable(request.source, "code", "exec").get_symbols()
+        bound = {one.get_name() for one in names if one.is_assigned() or one.is_imported() or one.is_namespace()}
+        if request.fn not in bound:
+            raise Unlinked(request.label, f"The module does not export {request.fn!r}")
+
+    def _find(self, name: str, node: ast.AST) -> None:
+        if name not in self._request.imports:
+            raise Unlinked(name, f"Cannot import {name!r}: there is no such import", node)
+
+    def _function(self, id: int) -> Callable[..., object]:
+        return lambda *args: self._called(id, args)  # pyright: ignore[reportUnknownLambdaType]
+
+    async def _called(self, id: int, args: Any) -> object:
+        self._calls += 1
+        call = self._calls
+        given = encode(copied(args, "arguments"))
+        future = self._waiting[call] = asyncio.get_running_loop().create_future()
+        self._emit("C", b"[%d,%d,%b]" % (call, id, given))
+        return await future
+
+    def _tells(self, id: int) -> Callable[..., None]:
+        def method(_: object, *args: object) -> None:
+            self._calls += 1
+            self._emit("C", b"[%d,%d,%b]" % (self._calls, id, encode([_short(one) for one in args])))
+
+        return method
+
+    def _reported(self, value: object) -> None:
+        self._emit("P", encode(copied(value, "report")))
+
+    def _logs(self, level: str) -> Callable[..., None]:
+        def method(_: object, *args: object) -> None:
+            self._flush()
+            self._log(level, *args)
+
+        return method
+
+    def _log(self, level: str, *args: object) -> None:
+        if self._request.console is None:
+            self._emit("L", encode([level, [_short(one) for one in args]]))
+
+    def _print(self, stream: str, text: str) -> None:
+        *lines, rest = (self._printed[stream] + text).split("\n")
+        self._printed[stream] = rest
+        for line in lines:
+            self._log("log" if stream == "stdout" else "error", line)
+
+    def _flush(self) -> None:
+        for stream, text in self._printed.items():
+            if text:
+                self._print(stream, "\n")
+
+    def _unparsed(self, error: monty.MontySyntaxError) -> None:
+        place = _place(error.traceback(), self._request.label)
+        self._fail("link_error", "SyntaxError", _message(error.exception()), specifier=self._request.label, **place)
+
+    def _raised(self, error: monty.MontyRuntimeError) -> None:
+        request, raised = self._request, error.exception()
+        name, message = type(raised).__name__, _message(raised)
+        if isinstance(raised, NotImplementedError) and "syntax parser" in message:
+            # Refused by name, before anything ran.
+            place = _place(error.traceback(), self._request.label)
+            self._fail("link_error", name, message, specifier=self._request.label, **place)
+            return
+        self._flush()
+        exhausted = isinstance(raised, MemoryError) and message.startswith("memory limit exceeded")
+        status = "memory" if exhausted else "error"
+        lines = request.source.count("\n") + 1
+        frames = [one for one in reversed(error.traceback()) if one.filename == _CODE and one.line <= lines][:20]
+        told = [(one.function_name or "", self._request.label, one.line, one.column) for one in frames]
+        self._fail(status, name, message, frames=told)
+
+    def _fail(self, status: str, name: str, message: str, **more: object) -> None:
+        told = {"status": status, "name": name, "message": message, **more}
+        self._emit("E", encode_json({key: value for key, value in told.items() if value is not None}))
+
+    def _emit(self, kind: str, payload: bytes) -> None:
+        out = sys.stdout.buffer
+        out.write(self._request.token.encode() + kind.encode() + payload + b"\n")
+        out.flush()
+
+
+def _place(frames: list[monty.Frame], label: str) -> Mapping[str, object]:
+    return {"filename": label, "line": frames[-1].line, "column": frames[-1].column} if frames else {}
+
+
+def _message(error: BaseException) -> str:
+    return str(error.args[0]) if error.args else ""
+
+
+def _short(value: object) -> object:
+    try:
+        return copied(value, "log")
+    except Refused:
+        text = str(value)
+        return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _stop() -> None:
+    """Ends the interpreters and waits for them, so that nobody else has to."""
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for child in map(int, listed.read_text().split()):
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    # Monty's threads may abort an interpreter that shuts down.
+    os._exit(0)
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, _stop)
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with monty.AsyncMonty(min_processes=1, max_processes=2, max_checkouts_per_worker=1) as pool:
+        sys.stdout.buffer.write(b"ready\n")
+        sys.stdout.buffer.flush()
+        session: Session | None = None
+        running: asyncio.Task[None] | None = None
+        while line := await reader.readline():
+            if line.startswith(b"{"):
+                session = Session(decode_json(line, type=Request))
+                if running is not None:
+                    await running
+                running = asyncio.create_task(session.run(pool))
+            elif session is not None:
+                session.answer(*decode_json(line))
+    _stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,325 @@
+"""Processes that run code, some of them kept warm.
+
+Such a process has no environment and an empty directory, and is inside bubblewrap where the machine has it. It is the
+leader of a process group, and what it starts dies with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio import SubprocessTransport, WriteTransport
+from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, SandboxUnavailable
+
+Isolation: TypeAlias = Literal["required", "preferred", "off"]
+"""Whether engines run inside bubblewrap: always, or not at all; where it works; or never."""
+
+MAX_FRAME_BYTES = 8 << 20
+START_TIMEOUT_S = 30.0
+IDLE_S = 300.0
+"""How long processes wait for the next piece of code."""
+_MAX_CPU_S = 3600
+"""A backstop for a process whose host was killed; while the host lives the safety cap comes first."""
+_MAX_FILES = 256
+_STOP_S = 0.2
+_STARTS = 3
+"""A process may be killed while it starts: then there is another."""
+
+_log = logging.getLogger("weftline.sandbox")
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """What to start. `shown` are the files that it needs and sees inside bubblewrap."""
+
+    args: Sequence[str]
+    shown: Sequence[str]
+    env: Mapping[str, str] = {}
+    has_children: bool = False
+    """Whether it starts processes, which it puts away itself when it is told to stop."""
+    may_grow_bytes: int | None = None
+    """How much memory it may take when it is ready; more is refused by the kernel."""
+
+
+Installed: TypeAlias = Callable[[int], Program]
+"""An engine's program for a memory limit. Raises `SandboxUnavailable` if it is not installed."""
+
+
+class Engine:
+    """One process: it says that it is ready, and then carries out code."""
+
+    def __init__(
+        self, process: Process, transport: SubprocessTransport, memory_limit_bytes: int, *, has_children: bool
+    ) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._transport = transport
+        self._process = process
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self.memory_limit_bytes = memory_limit_bytes
+        self._has_children = has_children
+        self.pid = process.pid
+        """The engine itself, which bubblewrap may stand in front of."""
+        self.own_bytes = 0
+
+    def is_ready(self, may_grow_bytes: int | None) -> None:
+        self.pid = _innermost(self._process.pid)
+        if may_grow_bytes is not None:
+            self.own_bytes = self.resident_bytes() or 0
+        _confine(self.pid, may_grow_bytes)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    def send(self, line: bytes) -> None:
+        with suppress(ConnectionError, RuntimeError):  # it is gone, and the end of its output says so
+            self._stdin.write(line + b"\n")
+
+    async def drained(self) -> None:
+        with suppress(ConnectionError):
+            await self._stdin.drain()
+
+    async def line(self) -> bytes:
+        """The next line without its end; empty if there are no more. Raises `ValueError` for one that is too long."""
+        return (await self._stdout.readline()).rstrip(b"\n")
+
+    async def ended(self) -> int:
+        """Waits for the process to end by itself; negative for a signal."""
+        status = await self._process.wait()
+        return 128 - status if status > 128 else status  # bubblewrap tells its child's signal as shells do
+
+    async def kill(self) -> None:
+        """Ends the process and all that it has started."""
+        if self._has_children and self.alive:
+            # Orphans would stay as zombies wherever nobody reaps them, as in most containers: it reaps its own.
+            with suppress(ProcessLookupError, TimeoutError):
+                os.kill(self.pid, signal.SIGTERM)
+                async with asyncio.timeout(_STOP_S):
+                    await self._process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # A process counts as ended when its pipes do, and one that nobody reads from has no end.
+        stdin, stdout = (self._transport.get_pipe_transport(number) for number in (0, 1))
+        if stdin is not None and not stdin.is_closing():
+            cast("WriteTransport", stdin).abort()
+        if stdout is not None and not stdout.is_closing():
+            stdout.close()
+        await self._process.wait()
+        self._transport.close()
+
+    def resident_bytes(self) -> int | None:
+        return _status(self.pid, b"VmRSS:")
+
+    def peak_bytes(self) -> int | None:
+        """The most that the code made the process grow by, where that can be told."""
+        peak = _status(self.pid, b"VmHWM:") if self.own_bytes else None
+        return None if peak is None else max(0, peak - self.own_bytes)
+
+
+class Pool:
+    """Processes for the usual memory limit wait in `warm` places; others are started when they are needed."""
+
+    def __init__(
+        self,
+        program: Installed,
+        *,
+        warm: int,
+        isolation: Isolation,
+        usual_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._program = program
+        self._usual_bytes = usual_bytes
+        self._warm = warm
+        self._idle_s = idle_s
+        self._isolation: Isolation = isolation
+        self._idle: deque[Engine] = deque()
+        self._refills: set[asyncio.Task[None]] = set()
+        self._directory: str | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def check(self) -> None:
+        self._program(self._usual_bytes)
+        if self._isolation == "required" and bubblewrap() is None:
+            raise SandboxUnavailable("Code is to run inside bubblewrap, which is not installed: there is no `bwrap`.")
+
+    async def take(self, memory_limit_bytes: int | None = None) -> Engine:
+        """A process with this memory limit, or the usual one."""
+        memory_limit_bytes = memory_limit_bytes or self._usual_bytes
+        if memory_limit_bytes != self._usual_bytes:
+            return await self._start(memory_limit_bytes)
+        engine: Engine | None = None
+        while self._idle and engine is None:
+            found = self._idle.popleft()
+            engine = found if found.alive else None
+        self._refill()
+        self._rest_later()
+        return engine or await self._start(memory_limit_bytes)
+
+    async def give_back(self, engine: Engine) -> None:
+        """For a process that is as good as new: it serves the next."""
+        usual = engine.memory_limit_bytes == self._usual_bytes
+        if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
+            self._idle.appendleft(engine)
+        else:
+            await engine.kill()
+
+    def _rest_later(self) -> None:
+        """Where no code runs for a while, nobody waits for it either."""
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._let_go()))
+
+    async def _let_go(self) -> None:
+        while self._idle:
+            await self._idle.popleft().kill()
+
+    def _refill(self) -> None:
+        while not self._closed and len(self._idle) + len(self._refills) < self._warm:
+            self._background(self._add())
+
+    def _background(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work, name="engines that wait for code")
+        self._refills.add(task)
+        task.add_done_callback(self._refills.discard)
+
+    async def _add(self) -> None:
+        with suppress(SandboxUnavailable):  # whoever needs the next one is told
+            engine = await self._start(self._usual_bytes)
+            if len(self._idle) < self._warm:
+                self._idle.append(engine)
+            else:
+                await engine.kill()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._rest is not None:
+            self._rest.cancel()
+        refills = list(self._refills)
+        for task in refills:
+            task.cancel()
+        await asyncio.gather(*refills, return_exceptions=True)
+        while self._idle:
+            await self._idle.popleft().kill()
+        if self._directory is not None:
+            await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+            self._directory = None
+
+    async def _start(self, memory_limit_bytes: int) -> Engine:
+        program = self._program(memory_limit_bytes)
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="weftline-sandbox-")
+        wrapper = bubblewrap() if self._isolation != "off" else None
+        wrapped = [] if wrapper is None else _inside(wrapper, program, self._directory)
+        engine = None
+        for _ in range(_STARTS):
+            engine = engine or await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
+        if engine is None and wrapped and self._isolation != "required":
+            if self._isolation == "preferred":
+                # Installed, but this machine or container does not let it make namespaces.
+                _log.warning("bubblewrap does not work on this machine: code runs without it")
+                self._isolation = "off"
+            engine = await self._launched(program.args, program, memory_limit_bytes)
+        if engine is None:
+            inside = " inside bubblewrap" if wrapped and self._isolation == "required" else ""
+            raise SandboxUnavailable(f"The engine does not start{inside}: {program.args[0]}")
+        return engine
+
+    async def _launched(self, args: Sequence[str], program: Program, memory_limit_bytes: int) -> Engine | None:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(limit=MAX_FRAME_BYTES, loop=loop),
+            *args,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={"HOME": self._directory or "/", **program.env},
+            cwd=self._directory,
+            start_new_session=True,
+        )
+        process = Process(transport, protocol, loop)
+        engine = Engine(process, transport, memory_limit_bytes, has_children=program.has_children)
+        ready = False
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await engine.line() == b"ready"
+        except TimeoutError:
+            pass
+        finally:
+            if not ready:
+                await asyncio.shield(engine.kill())
+        if not ready:
+            return None
+        engine.is_ready(program.may_grow_bytes)
+        return engine
+
+
+def bubblewrap() -> str | None:
+    return shutil.which("bwrap") if sys.platform == "linux" else None
+
+
+def _inside(wrapper: str, program: Program, directory: str) -> list[str]:
+    """Namespaces of its own: no network, no other process to see, and the few files that the engine needs."""
+    system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+    shown: list[str] = []
+    for path in sorted({*system, *program.shown}):  # what is above comes first, and shows what is below
+        if os.path.exists(path) and not any(Path(path).is_relative_to(above) for above in shown):
+            shown.append(path)
+    return [
+        *(wrapper, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"),
+        *(part for path in shown for part in ("--ro-bind", path, path)),
+        *("--proc", "/proc", "--dev", "/dev", "--dir", directory, "--chdir", directory, "--"),
+    ]
+
+
+def _confine(pid: int, may_grow_bytes: int | None) -> None:
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: _MAX_FILES,
+        resource.RLIMIT_CPU: _MAX_CPU_S,
+    }
+    if may_grow_bytes is not None:
+        # Between two looks at its size it could take all there is.
+        limits[resource.RLIMIT_DATA] = (_status(pid, b"VmData:") or 0) + may_grow_bytes
+    for limit, most in limits.items():
+        with suppress(ProcessLookupError, PermissionError):
+            resource.prlimit(pid, limit, (most, most))
+
+
+def _innermost(pid: int) -> int:
+    """The process that bubblewrap runs; bubblewrap itself is two in a row."""
+    try:
+        while Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    except (OSError, IndexError):
+        pass
+    return pid
+
+
+def _status(pid: int, field: bytes) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return None
+    _, found, rest = text.partition(field)
+    return int(rest.split(maxsplit=1)[0]) * 1024 if found else None

@@ -1,0 +1,100 @@
+"""From the arguments of `run_code` to `Code`: everything a caller can get wrong is refused here, at the call."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping, Sequence
+
+from weftline.sandbox.base import DEFAULT_FILENAME, LANGUAGES, MIN_MEMORY_LIMIT_BYTES, Code, Module
+from weftline.sandbox.values import Functions, copied, path_to
+from weftline.suggestions import did_you_mean
+from weftline.surrogates import whole
+
+_WORDS = frozenset(
+    {"arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default", "delete"}
+    | {"do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function", "globalThis", "if"}
+    | {"implements", "import", "in", "Infinity", "instanceof", "interface", "let", "NaN", "new", "null", "package"}
+    | {"private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true", "try"}
+    | {"typeof", "undefined", "var", "void", "while", "with", "yield"}
+)
+"""What JavaScript does not let anybody declare."""
+
+
+def read(
+    source: str,
+    *,
+    language: str,
+    fn: str,
+    args: Sequence[object],
+    imports: Mapping[str, Mapping[str, object]],
+    modules: Mapping[str, str],
+    globals: Mapping[str, object],
+    reports: bool,
+    memory_limit_bytes: int,
+    filename: str | None,
+) -> tuple[Code, Functions]:
+    """Raises `ValueError` for what is wrong, naming it."""
+    if language not in LANGUAGES:
+        hint = did_you_mean(language, LANGUAGES)
+        raise ValueError(f"{language!r} is not a language; there are {', '.join(LANGUAGES)}.{hint}")
+    if reports and "report" in globals:
+        raise ValueError("`report` and `globals['report']` exclude each other: both are called `report` in the code.")
+    if memory_limit_bytes < MIN_MEMORY_LIMIT_BYTES:
+        raise ValueError(f"memory_limit_bytes must be at least {MIN_MEMORY_LIMIT_BYTES:,}, not {memory_limit_bytes:,}.")
+    for name in globals:
+        _check_name(name, python=language == "python")
+    functions = Functions()
+    entry, files = _files(source, modules, filename)
+    code = Code(
+        language=language,
+        entry=entry,
+        modules=files,
+        imports={specifier: _exports(specifier, exported, functions) for specifier, exported in imports.items()},
+        globals={name: copied(value, path_to("globals", name), functions=functions) for name, value in globals.items()},
+        fn=fn,
+        args=[copied(value, f"args[{index}]") for index, value in enumerate(args)],
+        reports=reports,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    return code, functions
+
+
+def _check_name(name: str, *, python: bool) -> None:
+    fits = name.isidentifier() if python else name.replace("$", "_").isidentifier()
+    if not fits or (keyword.iskeyword(name) if python else name in _WORDS):
+        raise ValueError(f"globals: {name!r} cannot be the name of a variable.")
+
+
+def _exports(specifier: str, exported: Mapping[str, object], functions: Functions) -> dict[str, object]:
+    if specifier.startswith((".", "/")) or not specifier:
+        raise ValueError(f"imports: {specifier!r} is not a bare specifier; put modules of your own in `modules`.")
+    path = path_to("imports", specifier)
+    return {name: copied(value, path_to(path, name), functions=functions) for name, value in exported.items()}
+
+
+def _files(source: str, modules: Mapping[str, str], filename: str | None) -> tuple[str, dict[str, Module]]:
+    label = whole(filename or DEFAULT_FILENAME)
+    files: dict[str, Module] = {}
+    for key, text in modules.items():
+        path = normal(key)
+        if path is None or path in files:
+            raise ValueError(f"modules: {key!r} is not a path inside the graph, or it is there twice.")
+        files[path] = Module(path, whole(text))
+    entry = (normal(filename) if filename else None) or label
+    if entry in files:
+        raise ValueError(f"modules: {entry!r} is the entry's own path.")
+    files[entry] = Module(label, whole(source))
+    return entry, files
+
+
+def normal(path: str) -> str | None:
+    """A path from the root of the graph, without `./` and `../`; None if it leaves the graph or names no file."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return None if not parts or path.endswith("/") else "/".join(parts)

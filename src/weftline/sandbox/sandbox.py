@@ -1,0 +1,140 @@
+"""A sandbox: engines by language, a queue in front of them, and `run_code`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from weftline.sandbox import request
+from weftline.sandbox.base import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    DEFAULT_SAFETY_CAP_S,
+    CodeEngine,
+    Language,
+    SandboxUnavailable,
+)
+from weftline.sandbox.execution import CodeExecution, Served
+from weftline.sandbox.turns import Turns
+
+
+class Sandbox:
+    """Runs code that nobody has to trust. It lives on the event loop that first uses it.
+
+        async with Sandbox() as sandbox:
+            result = await sandbox.run_code("export default (a: number) => a * 2", args=[21])
+            assert result.result == 42
+
+    `max_running` pieces of code run at once (one per core unless said otherwise) and the rest wait their turn; the
+    safety cap begins when the code does. `engines` replaces the engines that come with Weftline.
+    """
+
+    def __init__(
+        self,
+        *,
+        engines: Sequence[CodeEngine] | None = None,
+        max_running: int | None = None,
+        safety_cap_s: float = DEFAULT_SAFETY_CAP_S,
+        memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+    ) -> None:
+        self._engines: dict[Language, CodeEngine] = {}
+        self._given = engines is not None
+        for engine in engines or ():
+            self._engines.update(dict.fromkeys(engine.languages, engine))
+        self._turns = Turns(max_running or max(2, os.cpu_count() or 1))
+        self._safety_cap_s = safety_cap_s
+        self._memory_limit_bytes = memory_limit_bytes
+        self._executions: set[CodeExecution] = set()
+        self._closed = False
+
+    def run_code(
+        self,
+        source: str,
+        *,
+        language: str = "typescript",
+        fn: str = "default",
+        args: Sequence[object] = (),
+        imports: Mapping[str, Mapping[str, object]] | None = None,
+        modules: Mapping[str, str] | None = None,
+        globals: Mapping[str, object] | None = None,
+        report: Callable[[object], object] | None = None,
+        memory_limit_bytes: int | None = None,
+        filename: str | None = None,
+        owner: str = "",
+    ) -> CodeExecution:
+        """Starts the code and returns at once; await what it returns for the result.
+
+        The export `fn` is called with `args`, or is the result itself if it is not a function. `imports` are the bare
+        specifiers that the code may import, each with its exports (`default` for the default one), `modules` further
+        sources by their path, and `globals` are free variables. Functions of yours among them are asynchronous
+        functions to the code. `report` receives what the code passes to its `report()`.
+
+        There is no timeout: call `terminate` when you have waited long enough. Raises `ValueError` for arguments that
+        are wrong and `SandboxUnavailable` for a language whose engine is not installed.
+        """
+        if self._closed:
+            raise RuntimeError("The sandbox is closed.")
+        code, functions = request.read(
+            source,
+            language=language,
+            fn=fn,
+            args=args,
+            imports=imports or {},
+            modules=modules or {},
+            globals=globals or {},
+            reports=report is not None,
+            memory_limit_bytes=memory_limit_bytes or self._memory_limit_bytes,
+            filename=filename,
+        )
+        engine = self._engine(code.language)
+        engine.check(code)
+        execution = CodeExecution(
+            code,
+            engine=engine,
+            served=Served(functions.all, report),
+            turns=self._turns,
+            owner=owner,
+            safety_cap_s=self._safety_cap_s,
+            settled=self._executions.discard,
+        )
+        self._executions.add(execution)
+        return execution
+
+    async def close(self) -> None:
+        """Terminates what still runs and stops the engines. Nothing is left when it returns."""
+        self._closed = True
+        running = list(self._executions)
+        for execution in running:
+            execution.terminate("The sandbox was closed.")
+        for execution in running:
+            await execution.wait()
+        for engine in set(self._engines.values()):
+            await engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _engine(self, language: Language) -> CodeEngine:
+        engine = self._engines.get(language)
+        if engine is None:
+            if self._given:
+                raise SandboxUnavailable(f"This sandbox has no engine for {language}.")
+            engine = _usual_engine(language, self._memory_limit_bytes)
+            self._engines.update(dict.fromkeys(engine.languages, engine))
+        return engine
+
+
+def _usual_engine(language: Language, memory_limit_bytes: int) -> CodeEngine:
+    if language == "python":
+        from weftline.sandbox.monty import MontyEngine
+
+        return MontyEngine()
+    from weftline.sandbox.deno import DenoEngine
+
+    return DenoEngine(usual_memory_limit_bytes=memory_limit_bytes)

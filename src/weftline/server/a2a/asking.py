@@ -1,0 +1,130 @@
+"""What a task asks its caller that people are to answer, and which message answers it.
+
+A message answers a question or comments on a plan. It never approves a call, nor says what became of one: that is done
+over HTTP, by whoever may. A message with an await's id as data answers that one; any other message answers the only one
+that it can be an answer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+from msgspec import Struct
+
+from weftline import prompts_people as prompts
+from weftline.kernel import bodies
+from weftline.kernel.bodies import AwaitBody
+from weftline.kernel.entries import AwaitClosed
+from weftline.runtime.awaits import in_words
+from weftline.server.a2a.parts import Content
+from weftline.server.a2a.rpc import RpcError, invalid
+from weftline.store.awaits import OpenAwait
+
+MAX_ASKED = 50
+"""How many questions a status lists."""
+_ANSWERABLE = ("question", "plan")
+
+
+class Spoken(Struct, frozen=True):
+    """A message of a task. `data` is its text in a form for programs, `note` what the reader can do about it."""
+
+    id: str
+    role: Literal["user", "agent"]
+    text: str
+    data: tuple[Any, ...] = ()
+    note: str = ""
+
+
+class Named(NamedTuple):
+    """An answer that says to which await."""
+
+    await_id: str
+    value: Any
+
+
+def put(asked: Sequence[OpenAwait]) -> Spoken:
+    """What is asked, in one message: with a part for programs for each."""
+    read = [(one, bodies.decode_await(one.body)) for one in asked]
+    texts = [body.prompt for _, body in read]
+    text = texts[0] if len(texts) == 1 else "\n".join([f"{n}. {one}" for n, one in enumerate(texts, 1)])
+    data = tuple([_data(one.id, one.kind, body) for one, body in read])
+    return Spoken(asked[0].id, "agent", text, data, _note([one.kind for one in asked]))
+
+
+def question(id: str, kind: str, body: AwaitBody) -> Spoken:
+    """One of the questions that were asked."""
+    return Spoken(id, "agent", body.prompt, (_data(id, kind, body),))
+
+
+def reply(head: AwaitClosed, body: bytes) -> Spoken | None:
+    """What somebody said to an await; None if nobody did."""
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    match head.outcome:
+        case "answered":
+            text = in_words(answer.value)
+        case "approved":
+            text = "Approved."
+        case "denied":
+            text = f"Denied: {answer.reason}" if answer.reason else "Denied."
+        case "expired" | "withdrawn":
+            return None
+    return Spoken(f"{head.id}_answer", "user", text)
+
+
+def _data(id: str, kind: str, body: AwaitBody) -> dict[str, Any]:
+    about = {"awaitId": id, "kind": kind, "name": body.name, "args": body.args}
+    return {**about, "options": body.options, "multiple": body.multiple}
+
+
+def _note(kinds: list[str]) -> str:
+    open_ = [number for number, kind in enumerate(kinds, 1) if kind in _ANSWERABLE]
+    if len(open_) > 1:
+        return prompts.A2A_SEVERAL
+    if open_ and len(kinds) > 1:
+        return prompts.a2a_one_of_several(open_[0])
+    if open_:
+        return prompts.A2A_PLAN if kinds == ["plan"] else ""
+    return prompts.A2A_DOUBT if "doubt" in kinds else prompts.A2A_CONFIRM
+
+
+def answered_by(asked: Sequence[OpenAwait]) -> str | None:
+    """The await that a message without an id answers; None if there is none. Raises `RpcError` if there are several."""
+    ids = [one.id for one in asked if one.kind in _ANSWERABLE]
+    if len(ids) > 1:
+        raise invalid("message.parts", f"the task asks several things ({', '.join(ids)}). {prompts.A2A_SEVERAL}")
+    return ids[0] if ids else None
+
+
+def value_of(content: Content) -> Any:
+    """What a message says to the only question there is: its text, or the one thing that it has as data."""
+    if len(content.data) != 1 or content.words or content.attachments:
+        return content.text
+    (data,) = content.data
+    fields = _object(data)
+    return fields["value"] if list(fields) == ["value"] else data
+
+
+def named_answers(content: Content) -> list[Named]:
+    """The answers in a message that say to which await; empty if it names none.
+
+    Raises `RpcError` if it is not clear what answers what.
+    """
+    named = [fields for data in content.data if isinstance((fields := _object(data)).get("awaitId"), str)]
+    if not named:
+        return []
+    if len(named) == len(content.data):
+        if not content.words and all(set(fields) == {"awaitId", "value"} for fields in named):
+            return [Named(fields["awaitId"], fields["value"]) for fields in named]
+        if content.words and len(named) == 1 and set(named[0]) == {"awaitId"}:
+            return [Named(named[0]["awaitId"], content.words)]
+    raise _unclear()
+
+
+def _unclear() -> RpcError:
+    how = "give data with exactly `awaitId` and `value`, or one with `awaitId` beside a text that is the value."
+    return invalid("message.parts", f"it is not clear what answers what: {how}")
+
+
+def _object(data: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}

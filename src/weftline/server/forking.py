@@ -1,0 +1,137 @@
+"""Forks that clients ask for: the spec of the origin with what the client changes, from a turn on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+from pydantic import Field
+
+from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.kernel.bodies import Origin
+from weftline.messages import Blob
+from weftline.plan import RunPlan
+from weftline.replay.forking import ForkPoint, fork_point
+from weftline.server.parsing import parsed
+from weftline.server.planning import plan_of
+from weftline.server.schemas.awaits import parsed_as
+from weftline.store.base import IdempotencyKey, LogReader, RunRow
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.requests import parse_run
+from weftline.wire.run_spec import SessionModel
+from weftline.wire.unknown_fields import UnknownField
+from weftline.workspace.context import Workspaces
+
+_INPUT = ("prompt", "messages", "attachments")
+_OWN = ("turn", "message")
+_OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
+
+
+class ForkModel(SessionModel):
+    """Where a fork begins, what the model reads there, and what of the run's spec is to be another."""
+
+    turn: int = Field(ge=0)
+    message: str | None = Field(default=None, min_length=1)
+
+
+class Fork(Struct, frozen=True):
+    """What was asked for. `changes` are fields of a run's spec, as they were sent."""
+
+    turn: int
+    message: str | None
+    changes: dict[str, Any]
+
+
+def parse_fork(fields: dict[str, Any]) -> tuple[Fork, tuple[UnknownField, ...]]:
+    sent, unknown = parsed_as(ForkModel, fields)
+    if sent.agentId is not None:
+        raise invalid([Issue("agentId", "a fork keeps the agent of its origin")])
+    known = ForkModel.model_fields
+    changes = {
+        name: value for name, value in fields.items() if name in known and name not in _OWN and value is not None
+    }
+    return Fork(sent.turn, sent.message, changes), unknown
+
+
+class _Changed(Struct, frozen=True):
+    plan: RunPlan
+    spec: bytes | None
+    headers: dict[str, dict[str, str]]
+    metadata: dict[str, str] | None = None
+
+
+class Forking(Protocol):
+    """Where forks are begun: a running engine, or a store that nobody runs, which refuses."""
+
+    @property
+    def logs(self) -> LogReader: ...
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        thread: int | None = None,
+        metadata: str = "{}",
+        idempotency: IdempotencyKey | None = None,
+        secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
+    ) -> str: ...
+
+
+async def fork_run(
+    engine: Forking,
+    at: Workspaces,
+    row: RunRow,
+    fork: Fork,
+    *,
+    requested_by: str,
+    idempotency: IdempotencyKey | None = None,
+) -> str:
+    """Starts the fork; returns its id. Raises before anything is created if the fork cannot be."""
+    point = await fork_point(engine.logs, row, turn=fork.turn)
+    changed = await _changed(at, point, fork.changes, message=fork.message)
+    plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
+    if not plan.messages:
+        raise InvalidRequest("The run has no messages to go on from.")
+    return await engine.create(
+        row.workspace,
+        plan,
+        sent=changed.spec,
+        metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
+        idempotency=idempotency,
+        secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
+        blobs=point.blobs,
+        origin=point.origin,
+    )
+
+
+async def _changed(at: Workspaces, point: ForkPoint, changes: dict[str, Any], *, message: str | None) -> _Changed:
+    if point.sent is None:
+        return _Changed(_replaced(point.plan, changes), None, {})
+    spec = {name: value for name, value in decode(point.sent, type=dict[str, Any]).items() if name not in _INPUT}
+    # Checked like the spec of a new run, which has an input.
+    spec = {**spec, **changes, "prompt": message or f"(forked from {point.origin.run}, turn {point.origin.turn})"}
+    body = await parsed(parse_run, encode(spec))
+    plan = await parsed(partial(plan_of, at), body.spec)
+    return _Changed(plan, body.spec, body.secrets, body.metadata)
+
+
+def _replaced(plan: RunPlan, changes: dict[str, Any]) -> RunPlan:
+    """Of a run that no client described: what the plan itself has."""
+    if refused := [name for name in changes if name not in _OF_ANY_RUN]:
+        raise invalid([Issue(name, "cannot be changed: the run is one of an agent in Python") for name in refused])
+    body = parse_run(encode({**changes, "prompt": "x"}))
+    asked = plan_from_spec(body.spec)
+    return replace(
+        plan,
+        model=asked.model if "modelId" in changes else plan.model,
+        system=asked.system if "systemPrompt" in changes else plan.system,
+        reasoning=asked.reasoning if "reasoningLevel" in changes else plan.reasoning,
+    )

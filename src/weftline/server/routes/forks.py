@@ -1,0 +1,49 @@
+"""Forks: a new run that goes on from a turn of one that has ended."""
+
+from __future__ import annotations
+
+from weftline.server.access import find_run
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.creating import Made, answer_created
+from weftline.server.forking import ForkModel, fork_run, parse_fork
+from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.parsing import parsed
+from weftline.server.router import EventStream, Route
+from weftline.server.routes.runs import PATH, idempotency
+from weftline.wire.json_text import decode_object
+from weftline.wire.responses import CreatedRun
+
+
+async def fork(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
+    row = await find_run(app, request, principal)
+    raw = await request.body()
+    once = await idempotency(request, f"fork/{request.params['runId']}", raw)
+    asked, unknown = parse_fork(await parsed(decode_object, raw))
+    warnings = app.unknown_fields.warnings(request, unknown)
+
+    async def create() -> Made:
+        who = principal.who
+        return Made(
+            await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once), warnings
+        )
+
+    return await answer_created(app, request, principal, create)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        f"{PATH}/{{runId}}/fork",
+        fork,
+        scopes=("runs:write",),
+        narrowed="its agents",
+        summary="Go on from a turn of a run that has ended, as a new run",
+        body=ForkModel,
+        warns=True,
+        idempotent=True,
+        returns=CreatedRun | EventStream,
+        status=202,
+        errors=(409,),
+    ),
+)

@@ -1,0 +1,26 @@
+"""Recorded runs as tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from weftline.agent.definition import Definition
+from weftline.agent.loader import load_agents_file
+from weftline.agent.replaying import replay_file
+from weftline.replay.replaying import Replayed
+
+
+def replay(recording: str | Path, *, agents: Iterable[Definition[Any, Any]] | str | Path | None = None) -> Replayed:
+    """Runs an exported run again, offline, with the agents that are given or those of a Python file.
+
+    Models, tools, clients and people are answered from the recording. Raises `AssertionError` with the first difference
+    if the run leads elsewhere.
+    """
+    given = load_agents_file(agents).agents.values() if isinstance(agents, str | Path) else agents
+    done = asyncio.run(replay_file(Path(recording), agents=given))
+    if done.divergence is not None:
+        raise AssertionError(str(done.divergence))
+    return done

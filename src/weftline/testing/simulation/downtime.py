@@ -1,0 +1,33 @@
+"""P7: what passes while no process is there is not active time of a run with a policy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from weftline.kernel.policy import RunUnattended
+from weftline.testing.simulation.disk import Entry
+from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.policies import Stopwatch
+from weftline.testing.simulation.trace import require
+
+
+def check_downtime(evidence: Evidence, log: RunLog) -> None:
+    """Whoever goes on in the place of another process says so first, if the clock was running."""
+    if log.order.policy is None or evidence.troubles.clock_was_set:
+        return
+    stopwatch = Stopwatch()
+    for entry, following in pairwise(log.entries):
+        stopwatch.read(entry)
+        before, after = _life(evidence, entry), _life(evidence, following)
+        if stopwatch.is_running and before and after and before != after:
+            said = isinstance(following.head, RunUnattended)
+            require("P7", said, f"run {log.key}: seq {following.seq} comes from another process")
+
+
+def _life(evidence: Evidence, entry: Entry) -> int | None:
+    """Which process wrote an entry; None if it was just starting or stopping."""
+    when_s = entry.at / 1_000_000 - evidence.epoch_s
+    for number, up in evidence.times.items():
+        if up.since_s <= when_s <= up.until_s:
+            return number
+    return None

@@ -1,0 +1,42 @@
+"""The calls of runs, as the protocol shows them, and what a fork may change."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias, get_args
+
+from msgspec import Meta, Struct
+
+from weftline.kernel.entries import Effect, How
+
+_States: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": ["opened", "started", "closed", "in_doubt"]})]
+_Effect: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Effect))})]
+_How: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(How))})]
+_Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Call(Struct, rename="camel", kw_only=True):
+    """One call of a run, as its log has it."""
+
+    run_id: str
+    tool_use_id: str
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """Of the arguments that run."""
+    idempotency_key: str
+    effect: _Effect
+    state: _States
+    how: _How | None
+    """How it was closed."""
+    attempts: int
+    opened_at: _Time
+    started_at: _Time | None
+    closed_at: _Time | None
+    client: str | None
+    child_run_id: str | None
+
+
+class CallPage(Struct, rename="camel"):
+    calls: list[Call]
+    next_cursor: str | None

@@ -1,0 +1,126 @@
+"""Cancel: with a receipt over the runs below, which end first, and nothing left open."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline import Agent, Engine, tool
+from weftline.errors import Conflict
+from weftline.events import AwaitOpened, CallOpened, RunEnded
+from weftline.kernel.entries import CancelRequested, decode_fact
+from weftline.kernel.entries import RunEnded as Ended
+from weftline.messages import Assistant, ToolResults
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.testing import ScriptedModel, calls
+
+
+@tool(effect="read")
+def look() -> str:
+    """Looks."""
+    return "nothing"
+
+
+@tool
+async def hold() -> str:
+    """Never returns."""
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool(effect="read", name="peek")
+async def peek() -> str:
+    """Never returns either."""
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool(confirm="Pay?")
+def pay() -> str:
+    """Pays."""
+    return "paid"
+
+
+def family(*last: Any) -> Agent[Any, Any]:
+    helper = Agent(ScriptedModel([calls("look"), *last, "Done."]), name="helper", tools=[look, hold, peek, pay])
+    turns = [calls("look"), calls("ask_helper", task="Help."), "Done."]
+    return Agent(ScriptedModel(turns), name="boss", tools=[look, helper.as_tool("Helps.", name="ask_helper")])
+
+
+async def heads_of(engine: Engine, run_id: str) -> list[Any]:
+    log = engine.store.log
+    return [decode_fact.decode(item.head) async for item in entries(log, ids.key_of(run_id)) if item.head]
+
+
+@pytest.mark.requirement("run.cancel.receipt", "run.cancel.children")
+async def test_a_receipt_has_the_calls_of_the_runs_below_which_end_first(tmp_path: Path) -> None:
+    agent = family(calls(("hold", {}), ("peek", {}), ("look", {})))
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        child = ""
+        async for event in run.events(children=True):
+            if isinstance(event, CallOpened) and event.name == "hold":
+                child = event.run_id
+                break
+        receipt = await run.cancel()
+        assert receipt.status == "cancelled" and child not in ("", run.id)
+        [above] = [call for call in receipt.finished if not call.run]
+        [below] = [call for call in receipt.finished if call.run]
+        assert (above.name, below.name, below.run) == ("look", "look", child)
+        assert [(call.name, call.run) for call in receipt.in_doubt] == [("hold", child)]
+        assert [(call.name, call.run) for call in receipt.stopped] == [
+            ("ask_helper", ""),
+            ("peek", child),
+            ("look", child),
+        ]
+        assert await run.cancel() == receipt
+        mine, theirs = await heads_of(engine, run.id), await heads_of(engine, child)
+        assert isinstance(mine[-1], Ended) and (mine[-1].status, mine[-1].reason) == ("cancelled", "user")
+        assert isinstance(theirs[-1], Ended) and (theirs[-1].status, theirs[-1].reason) == ("cancelled", "parent")
+        kinds = [type(head).__name__ for head in mine]
+        assert kinds.index("CancelRequested") < kinds.index("ChildEnded") < kinds.index("RunEnded")
+        [asked] = [head for head in theirs if isinstance(head, CancelRequested)]
+        assert asked.reason == "parent"
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        assert await engine.attach(run.id).cancel() == receipt
+
+
+@pytest.mark.requirement("run.cancel.receipt")
+async def test_cancelling_a_run_that_had_ended_reports_its_end_and_changes_nothing() -> None:
+    async with Engine() as engine:
+        run = await engine.start(Agent(ScriptedModel([calls("look"), "Done."]), tools=[look]), "Go.")
+        await run.result()
+        before = await heads_of(engine, run.id)
+        receipt = await run.cancel()
+        assert receipt.status == "succeeded" and [call.name for call in receipt.finished] == ["look"]
+        assert receipt.stopped == receipt.in_doubt == () and await heads_of(engine, run.id) == before
+
+
+async def test_a_cancel_closes_what_is_open_and_a_late_answer_is_refused() -> None:
+    agent = Agent(ScriptedModel([calls(("pay", {}), ("look", {})), "Done."]), tools=[pay, look])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.", thread="customer")
+        seen: list[object] = []
+        async for event in run.events():
+            seen.append(event)
+            if isinstance(event, AwaitOpened):
+                await run.cancel()
+        assert isinstance(seen[-1], RunEnded) and await engine.awaits() == []
+        [question] = [head for head in await heads_of(engine, run.id) if type(head).__name__ == "AwaitClosed"]
+        assert question.outcome == "withdrawn"
+        with pytest.raises(Conflict):
+            await run.approve(question.id)
+        asked = [head.id for head in await heads_of(engine, run.id) if type(head).__name__ == "CallOpened"]
+        closed = [head.id for head in await heads_of(engine, run.id) if type(head).__name__ == "CallClosed"]
+        assert len(asked) == 2 and sorted(asked) == sorted(closed)
+        model = ScriptedModel(["Hello."])
+        again = await engine.start(Agent(model), "Hi.", thread="customer")
+        assert (await again.result()).text == "Hello."
+        said = model.requests[0].messages
+        made = [call.id for message in said if isinstance(message, Assistant) for call in message.calls]
+        got = [result.id for message in said if isinstance(message, ToolResults) for result in message.results]
+        assert made == got

@@ -1,0 +1,457 @@
+"""Policies of agents and their runs: what a model is offered, what runs, and how a run comes to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline import (
+    Agent,
+    BasicPolicy,
+    Behavior,
+    Caps,
+    Limits,
+    Policy,
+    PolicyDecision,
+    PolicyTurn,
+    RunFailed,
+    TagClause,
+    ToolBudget,
+    ToolContext,
+    ToolFailed,
+    tool,
+)
+from weftline.agent.plans import plan_of
+from weftline.events import FinalForced, PolicyDecided
+from weftline.kernel.policy import PolicyRule
+from weftline.providers.base import Chunk, ModelRequest
+from weftline.testing import ScriptedModel, calls
+from weftline.wire.policy_model import PolicyModel
+
+from .kit import results_in, scripted
+
+
+@tool(effect="read", concurrent=True, tags=["safe"])
+def look(x: int = 0) -> str:
+    """Looks."""
+    return f"saw {x}"
+
+
+@tool(effect="read", tags=["safe", "costly"])
+def search(q: str = "") -> str:
+    """Searches."""
+    return "found"
+
+
+@tool(effect="idempotent", bookkeeping=True)
+def note(text: str = "") -> str:
+    """Takes a note."""
+    return "noted"
+
+
+@tool(effect="idempotent", terminal=True)
+def submit(answer: str) -> str:
+    """Hands in the answer."""
+    if answer == "bad":
+        raise ToolFailed("Not like that.")
+    return f"submitted {answer}"
+
+
+SLOW = {"deltas": ["a", "b"], "delay_ms": 60_000}
+"""An answer that takes its time."""
+
+
+class SlowUntilItsLastWord(ScriptedModel):
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        if not request.tools_disabled:
+            await asyncio.get_running_loop().create_future()
+        async for chunks in super().stream(request):
+            yield chunks
+
+
+def both(*turns: dict[str, Any]) -> dict[str, Any]:
+    """One turn with the calls of several."""
+    return {"tool_calls": [call for turn in turns for call in turn["tool_calls"]]}
+
+
+def offered(model: ScriptedModel) -> list[list[str]]:
+    return [[spec.name for spec in request.tools] for request in model.requests]
+
+
+# Policies of agents and runs
+
+
+@pytest.mark.requirement("run.policy.overrides")
+def test_a_run_is_held_to_the_tighter_of_its_own_policy_and_its_agents() -> None:
+    agent = Agent(
+        "m",
+        policy=Policy(max_tool_calls=10, time_budget_s=60, allowed_tags=["safe"], denied_tags=["slow"]),
+    )
+    own = Policy(
+        max_tool_calls=3,
+        time_budget_s=90,
+        tool_timeout_s=0.5,
+        per_tool_timeout_s={"web_*": 5},
+        plan_timeout_s=30,
+        per_turn_max_tool_calls=2,
+        max_consecutive_failed_tool_calls=4,
+        finalizer_grace_s=7,
+        restrict_to_tool="look",
+        allowed_tags=["cheap"],
+        denied_tags=["costly"],
+        tag_clauses=[TagClause(("a",), ("b",))],
+        interrupts_allowed=False,
+    )
+    limits = plan_of(agent, code="a", model="m", messages=(), policy=own).limits
+    assert limits.policy == PolicyRule(
+        max_tool_calls=3,
+        per_turn_max_tool_calls=2,
+        max_consecutive_failed_tool_calls=4,
+        time_budget_us=60_000_000,
+        plan_timeout_us=30_000_000,
+        tool_timeout_us=500_000,
+        per_tool_timeout_us={"web_*": 5_000_000},
+        finalizer_grace_us=7_000_000,
+        restrict_to_tool="look",
+        allowed_tags=("cheap",),
+        denied_tags=("slow", "costly"),
+        tag_clauses=(TagClause(("a",), ("b",)), TagClause(("safe",))),
+    )
+    assert not limits.interrupts_allowed
+    assert limits.policy is not None
+    assert limits.policy.allows("look", frozenset({"cheap", "safe", "a"}))
+    assert not limits.policy.allows("look", frozenset({"cheap", "a"}))
+
+
+@pytest.mark.requirement("run.policy.overrides")
+def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
+    agent = Agent("m", policy=Policy(max_tool_calls=10, time_budget_s=60))
+    plan = plan_of(agent, code="a", model="m", messages=(), policy=Policy(max_tool_calls=0, time_budget_s=0.0))
+    assert plan.limits.policy == PolicyRule(max_tool_calls=10, time_budget_us=60_000_000)
+    assert plan_of(Agent("m"), code="a", model="m", messages=(), policy=Policy()).limits.policy is None
+
+
+@pytest.mark.requirement("run.policy.overrides")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tool_calls": -1},
+        {"max_tool_calls": 1.5},
+        {"time_budget_s": -0.1},
+        {"time_budget_s": float("nan")},
+        {"per_tool_timeout_s": {"look": -1}},
+        {"allowed_tags": "safe"},
+        {"failure_counting": "day"},
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Policy(**wrong)
+
+
+def test_a_field_that_there_is_not_is_refused() -> None:
+    with pytest.raises(TypeError):
+        Policy(max_calls=1)  # type: ignore[call-arg]
+
+
+# Filters
+
+
+@pytest.mark.requirement("run.filter.tags")
+async def test_only_tools_that_the_filters_leave_are_offered_and_run() -> None:
+    agent, model = scripted(
+        both(calls("search", q="x"), calls("look", x=1), calls("nowhere")),
+        tools=[look, search, note],
+        policy=Policy(allowed_tags=["safe"]),
+    )
+    result = await agent.run("Go.", policy=Policy(denied_tags=["costly"]))
+    assert offered(model) == [["look"], ["look"]]
+    assert [call.how for call in result.calls] == ["excluded", "unknown", "returned"]
+    told = results_in(result.messages)
+    assert told[0] == "The tool search is not available in this run. Continue with the tools that are."
+    assert "nowhere" in told[2]
+    assert result.status == "succeeded"
+
+
+@pytest.mark.requirement("run.filter.tags")
+async def test_an_empty_list_of_allowed_tags_leaves_no_tool() -> None:
+    agent, model = scripted(calls("look"), tools=[look])
+    result = await agent.run("Go.", policy=Policy(allowed_tags=[]))
+    assert offered(model) == [[], []]
+    assert (result.calls[0].how, result.text) == ("excluded", "Done.")
+
+
+@pytest.mark.requirement("run.filter.tags")
+async def test_a_run_can_be_restricted_to_one_tool() -> None:
+    agent, model = scripted(calls("note"), tools=[look, search, note])
+    result = await agent.run("Go.", policy=Policy(restrict_to_tool="note"))
+    assert offered(model)[0] == ["note"]
+    assert result.calls[0].how == "returned"
+
+
+# How runs end
+
+
+@pytest.mark.requirement("run.cap.tool_calls")
+@pytest.mark.requirement("run.end.reason")
+async def test_the_final_turn_has_no_tools_and_the_result_carries_the_reason() -> None:
+    agent, model = scripted(calls("look", x=1), both(calls("look", x=2), calls("look", x=3)), tools=[look])
+    async with agent.stream("Go.", policy=Policy(max_tool_calls=2)) as run:
+        events = [event async for event in run]
+        result = await run.result()
+    assert (result.status, result.reason, result.text, result.turns) == ("succeeded", "tool_cap", "Done.", 3)
+    assert [call.how for call in result.calls] == ["returned", "cap", "cap"]
+    assert [event.reason for event in events if isinstance(event, FinalForced)] == ["tool_cap"]
+    last = model.requests[-1]
+    assert last.tools_disabled
+    assert "limit of tool calls" in str(last.messages[-1])
+
+
+@pytest.mark.requirement("run.end.reason")
+async def test_a_run_that_the_model_ended_carries_no_reason() -> None:
+    agent, _ = scripted(calls("look"), tools=[look], policy=Policy(max_tool_calls=5, time_budget_s=60))
+    assert (await agent.run("Go.")).reason == ""
+
+
+@pytest.mark.requirement("run.tool.terminal")
+async def test_a_terminal_tool_ends_the_run_without_another_word() -> None:
+    model = ScriptedModel([calls("submit", answer="bad"), both(calls("submit", answer="42"), calls("look"))])
+    result = await Agent(model, tools=[submit, look]).run("Go.")
+    assert (result.status, result.text, result.turns) == ("succeeded", "", 2)
+    assert [call.how for call in result.calls] == ["failed", "returned", "returned"]
+    assert result.calls[1].result == "submitted 42"
+    model.assert_done()
+
+
+@pytest.mark.requirement("run.tool.bookkeeping")
+async def test_a_bookkeeping_tool_runs_although_the_cap_is_spent() -> None:
+    agent, _ = scripted(calls("look"), both(calls("note"), calls("look", x=2)), tools=[look, note])
+    result = await agent.run("Go.", policy=Policy(max_tool_calls=1))
+    assert sorted((call.name, call.how) for call in result.calls) == [
+        ("look", "cap"),
+        ("look", "returned"),
+        ("note", "returned"),
+    ]
+
+
+@pytest.mark.requirement("run.loop.counting")
+@pytest.mark.requirement("run.cap.tool_calls_counted")
+async def test_calls_that_loop_detection_skips_spend_none_of_the_cap() -> None:
+    turns = [calls("look") for _ in range(3)] + [calls("look", x=1)]
+    agent, _ = scripted(*turns, tools=[look], limits=Limits(loop_soft=2, loop_hard=9))
+    result = await agent.run("Go.", policy=Policy(max_tool_calls=2))
+    assert [call.how for call in result.calls] == ["returned", "loop", "loop", "returned"]
+    assert result.reason == ""
+
+
+# Time
+
+
+@pytest.mark.requirement("run.batch.deadline")
+@pytest.mark.requirement("run.time.budget")
+async def test_a_tool_that_is_at_work_when_the_time_is_up_is_cut_off() -> None:
+    cut: list[str] = []
+
+    @tool(effect="read", concurrent=True)
+    async def hang() -> str:
+        """Hangs."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cut.append("cut")
+            raise
+        return ""
+
+    agent, _ = scripted(both(calls("hang"), calls("look")), tools=[hang, look])
+    result = await agent.run("Go.", policy=Policy(time_budget_s=0.05))
+    assert (result.status, result.reason, result.text) == ("succeeded", "time_budget", "Done.")
+    assert {call.name: call.how for call in result.calls} == {"hang": "timeout", "look": "returned"}
+    assert cut == ["cut"]
+    assert "cut off because the time budget" in results_in(result.messages)[0]
+
+
+@pytest.mark.requirement("run.time.budget")
+async def test_a_model_that_is_still_answering_when_the_time_is_up_is_asked_for_its_last_word() -> None:
+    slow = SlowUntilItsLastWord(["Enough."])
+    result = await Agent(slow).run("Go.", policy=Policy(time_budget_s=0.05))
+    assert (result.status, result.reason, result.text) == ("succeeded", "time_budget", "Enough.")
+    assert (result.turns, result.attempts) == (1, 2)
+
+
+@pytest.mark.requirement("run.time.grace")
+async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -> None:
+    slow = ScriptedModel([SLOW, SLOW])
+    with pytest.raises(RunFailed) as failed:
+        await Agent(slow).run("Go.", policy=Policy(time_budget_s=0.03, finalizer_grace_s=0.03))
+    assert (failed.value.code, failed.value.result.reason) == ("time_budget", "time_budget")
+
+
+async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_again() -> None:
+    slow = ScriptedModel([SLOW, "There."])
+    result = await Agent(slow).run("Go.", policy=Policy(plan_timeout_s=0.03))
+    assert (result.status, result.text, result.attempts) == ("succeeded", "There.", 2)
+
+
+@pytest.mark.requirement("run.time.tool_timeout")
+@pytest.mark.requirement("run.batch.isolated")
+async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense_is_an_error_of_its_own() -> None:
+    @tool(effect="read", concurrent=True)
+    async def web_get() -> str:
+        """Hangs."""
+        return await asyncio.get_running_loop().create_future()
+
+    @tool(effect="read", concurrent=True)
+    def boom() -> str:
+        """Fails."""
+        raise KeyError("x")
+
+    @tool(effect="read", concurrent=True)
+    def odd() -> object:
+        """Returns what nobody can read."""
+        return {1, object()}
+
+    turn = both(calls("web_get"), calls("boom"), calls("odd"), calls("look"))
+    agent, _ = scripted(turn, tools=[web_get, boom, odd, look])
+    result = await agent.run("Go.", policy=Policy(per_tool_timeout_s={"web_*": 0.03}))
+    assert {call.name: call.how for call in result.calls} == {
+        "web_get": "timeout",
+        "boom": "failed",
+        "odd": "failed",
+        "look": "returned",
+    }
+    assert (result.status, result.reason) == ("succeeded", "")
+
+
+async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> None:
+    slow = Agent(ScriptedModel([SLOW] * 4), name="slow")
+    agent, _ = scripted(calls("slow", task="Think."), tools=[slow.as_tool("Thinks.")])
+    result = await agent.run("Go.", policy=Policy(time_budget_s=0.1))
+    assert (result.status, result.reason) == ("succeeded", "time_budget")
+    assert [call.how for call in result.calls] == ["failed"]
+
+
+# Engines
+
+
+@pytest.mark.requirement("run.policy.decision")
+@pytest.mark.requirement("run.policy.tightens")
+async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_later_turns() -> None:
+    asked: list[PolicyTurn] = []
+    seen: list[dict[str, str]] = []
+
+    @tool(effect="read", tags=["safe"])
+    def peek(context: ToolContext, x: int) -> str:
+        """Peeks."""
+        seen.append(dict(context.metadata))
+        return "ok"
+
+    async def engine(turn: PolicyTurn) -> PolicyDecision:
+        asked.append(turn)
+        return PolicyDecision(labels={f"turn{turn.turn}": "seen"}, caps=Caps(tool_calls=3), metadata={"why": [1]})
+
+    agent, _ = scripted(calls("peek", x=1), calls("peek", x=2), tools=[peek], policy_engine=engine)
+    async with agent.stream("Go.", policy=Policy(max_tool_calls=9), metadata={"team": "zoo"}) as run:
+        events = [event async for event in run]
+    assert [(one.turn, [call.tool for call in one.calls], one.calls[0].args) for one in asked] == [
+        (0, ["peek"], {"x": 1}),
+        (1, ["peek"], {"x": 2}),
+    ]
+    assert [one.left.tool_calls for one in asked] == [9, 2]
+    assert asked[0].tools[0].tags == {"safe"}
+    assert asked[1].labels == seen[0] == {"team": "zoo", "turn0": "seen"}
+    decided = [event for event in events if isinstance(event, PolicyDecided)]
+    assert [(one.turn, one.calls_left, one.labels) for one in decided] == [
+        (0, 3, {"turn0": "seen"}),
+        (1, 3, {"turn1": "seen"}),
+    ]
+
+
+@pytest.mark.requirement("run.policy.fail_closed")
+@pytest.mark.parametrize("wrong", [None, PolicyDecision(allowed_tools="look"), PolicyDecision(caps=Caps(-1)), "raise"])
+async def test_an_engine_that_fails_or_talks_nonsense_blocks_the_turn_and_is_logged(
+    wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns: list[int] = []
+
+    def engine(turn: PolicyTurn) -> Any:
+        turns.append(turn.turn)
+        if wrong == "raise" and not turn.turn:
+            raise RuntimeError("out of order")
+        return PolicyDecision() if turn.turn else wrong
+
+    agent, _ = scripted(calls("look", x=1), calls("look", x=2), tools=[look], policy_engine=engine)
+    with caplog.at_level(logging.CRITICAL, "weftline.runtime.judging"):
+        result = await agent.run("Go.")
+    assert [call.how for call in result.calls] == ["blocked", "returned"]
+    assert (turns, result.status) == ([0, 1], "succeeded")
+
+
+@pytest.mark.requirement("run.policy.disable_tools")
+async def test_an_engine_can_bring_a_run_to_its_end() -> None:
+    def disabling(turn: PolicyTurn) -> PolicyDecision:
+        return PolicyDecision(disable_tools=True)
+
+    agent, _ = scripted(calls("look"), tools=[look], policy_engine=disabling)
+    result = await agent.run("Go.")
+    assert (result.status, result.reason, result.calls[0].how) == ("succeeded", "policy", "cap")
+
+
+@pytest.mark.requirement("run.policy.basic")
+async def test_the_basic_engine_goes_by_lists_and_a_block_wins() -> None:
+    agent, _ = scripted(
+        both(calls("look", x=1), calls("search"), calls("note")),
+        tools=[look, search, note],
+        policy_engine=BasicPolicy(blocked_tags=["costly"], allowed_tags=["safe"]),
+    )
+    result = await agent.run("Go.")
+    assert {call.name: call.how for call in result.calls} == {
+        "look": "returned",
+        "search": "excluded",
+        "note": "excluded",
+    }
+
+
+@pytest.mark.requirement("run.policy.basic")
+async def test_the_basic_engine_withholds_what_was_not_there_for_one_turn_and_labels_the_run() -> None:
+    labels: list[dict[str, str]] = []
+    basic = BasicPolicy(blocked_tools=["search"])
+
+    def engine(turn: PolicyTurn) -> PolicyDecision:
+        labels.append(dict(turn.labels))
+        return basic(turn)
+
+    agent, _ = scripted(calls("search"), calls("look"), calls("look", x=1), tools=[look, search], policy_engine=engine)
+    result = await agent.run("Go.")
+    assert [call.how for call in result.calls] == ["excluded", "returned", "returned"]
+    assert labels == [
+        {},
+        {"policy_engine": "basic"},
+        {"policy_engine": "basic", "policy_hint": "tool_unavailable"},
+    ]
+
+
+@pytest.mark.requirement("run.budget.counter")
+async def test_a_tool_has_one_budget_by_whatever_name_it_is_called_and_a_run_may_set_another() -> None:
+    agent, _ = scripted(
+        both(calls("Peek", x=1), calls("look", x=2), calls("Peek", x=3)),
+        tools=[look],
+        tool_aliases={"look": "Peek"},
+        behavior=Behavior(tool_budgets={"look": ToolBudget(2)}),
+    )
+    assert [call.how for call in (await agent.run("Go.")).calls].count("budget") == 1
+    own = await agent.run("Go.", behavior=Behavior(tool_budgets={"look": 1}))
+    assert [call.how for call in own.calls].count("budget") == 2
+
+
+def test_the_page_about_policies_has_every_rule_in_python_and_over_http() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
+    assert [*rows] == [field.name for field in fields(Policy)]
+    assert {*rows.values()} == {*PolicyModel.model_fields}

@@ -1,0 +1,146 @@
+"""Traces of runs, as an exporter of OpenTelemetry gets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from weftline import Agent, Engine, RunFailed, ask_user, tool
+from weftline.agent.tracing import trace
+from weftline.events import AwaitOpened
+from weftline.testing import ScriptedModel, calls
+
+from .test_engine import catalog
+
+
+class Traces:
+    """An exporter that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    @property
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self._exporter.get_finished_spans()}
+
+    def tree(self) -> dict[str, str | None]:
+        """By the name of a span, the name of the one that it is in."""
+        spans = self._exporter.get_finished_spans()
+        names = {span.context.span_id: span.name for span in spans if span.context is not None}
+        assert len({span.context.trace_id for span in spans if span.context is not None}) <= 1
+        return {span.name: None if span.parent is None else names.get(span.parent.span_id, "?") for span in spans}
+
+
+def of(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+@tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    if city == "Atlantis":
+        raise RuntimeError("no such city")
+    return f"{city}: sunny"
+
+
+@pytest.mark.requirement("loop.trace.spans")
+async def test_a_run_is_a_tree_of_spans_with_its_children_inside_the_calls_that_began_them() -> None:
+    traces = Traces()
+    clerk = Agent(ScriptedModel([calls("weather", city="Lyon"), "Sunny."]), name="clerk", tools=[weather])
+    model = ScriptedModel([calls("ask_clerk", task="How is Lyon?"), "Take no umbrella."])
+    agent = Agent(model, name="boss", tools=[clerk.as_tool("Knows the weather.", name="ask_clerk")])
+    trace(agent, tracer_provider=traces.provider)
+    trace(clerk, tracer_provider=traces.provider)  # its run is in the trace of the run above, and not once more
+    result = await agent.run("An umbrella?")
+    # Both runs ask their models twice: spans of the same names are in both.
+    assert traces.tree() == {
+        "invoke_agent boss": None,
+        "turn 0": "invoke_agent boss",
+        "turn 1": "invoke_agent boss",
+        "chat script": "turn 1",
+        "execute_tool ask_clerk": "turn 0",
+        "invoke_agent ask_clerk": "execute_tool ask_clerk",
+        "execute_tool weather": "turn 0",
+    }
+    spans = traces.spans
+    run, call, child = spans["invoke_agent boss"], spans["execute_tool ask_clerk"], spans["invoke_agent ask_clerk"]
+    assert of(run)["weftline.run_id"] == result.run_id
+    assert of(run)["gen_ai.usage.input_tokens"] == result.usage.input
+    assert of(call)["weftline.child_id"] == of(child)["weftline.run_id"] != result.run_id
+    assert of(call)["weftline.turn_id"] == f"{result.run_id}.0"
+    inner = of(spans["execute_tool weather"])
+    assert (inner["gen_ai.tool.name"], inner["weftline.output_bytes"]) == ("weather", len("Lyon: sunny"))
+    assert inner["weftline.run_id"] == of(child)["weftline.run_id"]
+    assert inner["gen_ai.tool.call.id"] == inner["weftline.call_id"]
+    asked = spans["chat script"]
+    assert asked.kind is SpanKind.CLIENT
+    assert {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "scripted", "weftline.attempt": 1}.items() <= of(
+        asked
+    ).items()
+    for span in spans.values():
+        assert span.start_time is not None and span.end_time is not None
+        assert span.start_time <= span.end_time
+        assert span.status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.requirement("loop.trace.spans")
+async def test_what_failed_is_marked_as_an_error() -> None:
+    traces = Traces()
+    broken = {"error": {"class": "auth", "message": "bad key", "retryable": False}}
+    agent = Agent(ScriptedModel([calls("weather", city="Atlantis"), broken]), name="lost", tools=[weather])
+    trace(agent, tracer_provider=traces.provider)
+    with pytest.raises(RunFailed):
+        await agent.run("How is Atlantis?")
+    failed = {name: of(span)["error.type"] for name, span in traces.spans.items() if not span.status.is_unset}
+    assert failed == {
+        "invoke_agent lost": "auth",
+        "turn 1": "auth",
+        "chat script": "auth",
+        "execute_tool weather": "failed",
+    }
+
+
+@pytest.mark.requirement("loop.trace.spans")
+async def test_an_agent_that_is_not_traced_emits_nothing() -> None:
+    traces = Traces()
+    traced, plain = Agent(ScriptedModel(["One."]), name="traced"), Agent(ScriptedModel(["Two."]), name="plain")
+    trace(traced, tracer_provider=traces.provider)
+    await plain.run("Go.")
+    assert traces.spans == {}
+    await traced.run("Go.")
+    assert len(traces.spans) == 3
+
+
+async def test_a_run_that_two_processes_carried_out_is_one_tree_in_the_trace_that_it_was_begun_in(
+    tmp_path: Path,
+) -> None:
+    traces, model = Traces(), ScriptedModel([calls("ask_user", question="Where?"), "Sunny."])
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    def agent() -> Agent:
+        made = Agent("lab:script", name="forecast", tools=[ask_user])
+        trace(made, tracer_provider=traces.provider)
+        return made
+
+    first = agent()
+    async with Engine(tmp_path, agents=[first], models=catalog(model)) as engine:
+        run = await engine.start(first, "Will it rain?", metadata={"traceparent": parent})
+        await anext(event async for event in run if isinstance(event, AwaitOpened))
+    assert traces.spans == {}
+    async with Engine(tmp_path, agents=[agent()], models=catalog(model)) as engine:
+        [asked] = await engine.awaits()
+        run = engine.attach(asked.run_id)
+        await run.answer(asked.id, "Lyon.")
+        await run.result()
+    assert traces.tree()["execute_tool ask_user"] == "turn 0"
+    root = traces.spans["invoke_agent forecast"]
+    assert root.parent is not None and f"{root.parent.trace_id:032x}" == parent.split("-")[1]
+    assert of(traces.spans["execute_tool ask_user"])["weftline.how"] == "answered"

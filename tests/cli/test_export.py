@@ -1,0 +1,57 @@
+"""`weftline export` and `weftline import`, beside the server that owns the store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import weftline
+from weftline.store import open_store
+from weftline.testing import ServerProcess
+
+from .conftest import started
+
+
+@pytest.mark.requirement("run.replay.export", "run.replay.import")
+def test_a_run_is_taken_from_one_store_to_another(
+    env: dict[str, str | None], server: ServerProcess, tmp_path: Path
+) -> None:
+    done = weftline("run", "hi", "--model", "scripted:hello", "--json", env=env)
+    run_id = json.loads(done.out.splitlines()[-1])["runId"]
+    file, db = tmp_path / "run.jsonl", tmp_path / "data"
+    written = weftline("export", run_id[:-2], "-o", str(file), "--db", str(server.db))
+    assert written.code == 0 and written.out.strip() == str(file), written
+    printed = weftline("export", run_id, "--db", str(server.db))
+    assert printed.out.encode() == file.read_bytes()
+    taken = weftline("export", run_id, "-o", str(file), "--db", str(server.db))
+    assert taken.code == 1 and "exists already" in taken.err
+    again = weftline("import", str(file), "--workspace", "acme", "--json", "--db", str(server.db))
+    assert json.loads(again.out) == {"created": [], "present": [run_id]}, again  # through the server
+    _make_store(db)
+    first = weftline("import", str(file), "--db", str(db))
+    assert (first.code, first.out.split()) == (0, [run_id]), first
+    shown = [json.loads(weftline("runs", "show", run_id, "--json", "--db", str(at)).out) for at in (server.db, db)]
+    assert shown[0] == shown[1]
+    file.write_bytes(file.read_bytes()[:-30])
+    cut = weftline("import", str(file), "--db", str(db))
+    assert cut.code == 1 and "line " in cut.err
+
+
+def _make_store(db: Path) -> None:
+    import asyncio
+
+    asyncio.run(open_store(db).close())
+
+
+@pytest.mark.requirement("run.replay.export")
+def test_an_export_holds_no_secret_of_the_tools_that_were_dialled(
+    env: dict[str, str | None], server: ServerProcess
+) -> None:
+    tool = {"kind": "mcp", "name": "files", "url": "http://127.0.0.1:9/", "headers": {"Authorization": "hush-hush"}}
+    run_id = started(env, "hello", tools=[tool])
+    assert weftline("runs", "follow", run_id, env=env).code == 0
+    lines = weftline("export", run_id, "--db", str(server.db)).out
+    assert '"files"' in lines and run_id in lines
+    assert "hush" not in lines and str(env["WEFTLINE_API_KEY"]) not in lines

@@ -1,0 +1,82 @@
+"""`weftline replay`: what it prints, how it exits, and the tests that it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import weftline
+from forked import run_python
+from weftline import Engine
+from weftline.agent.loader import load_agents_file
+
+APP = '''
+from weftline import Agent, tool
+from weftline.testing import ScriptedModel, calls
+
+
+@tool
+def look(place: str) -> str:
+    """Looks."""
+    return f"nothing in the {place}"
+
+
+helper = Agent(ScriptedModel([calls("look", place="shed"), "Not there."]), instructions="Be brief.", tools=[look])
+'''
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    return path
+
+
+@pytest.fixture
+def run_id(app: Path, tmp_path: Path) -> str:
+    async def start() -> str:
+        [agent] = load_agents_file(app).agents.values()
+        async with Engine(tmp_path / "data", agents=[agent]) as engine:
+            run = await engine.start(agent, "Where?")
+            await run.result()
+            return run.id
+
+    return asyncio.run(start())
+
+
+@pytest.mark.requirement("run.replay.offline", "run.replay.divergence", "run.replay.refused")
+def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str, app: Path, tmp_path: Path) -> None:
+    db = ("--db", str(tmp_path / "data"))
+    same = weftline("replay", run_id[:-3], "--agents", str(app), *db)
+    assert (same.code, same.err) == (0, "") and "succeeded, turns 2, calls 1" in same.out, same
+    without = weftline("replay", run_id, "--json", *db)
+    assert without.code == 0 and "--agents" in without.err
+    assert json.loads(without.out)["turns"] == 2
+    app.write_text(APP.replace("Be brief.", "Be very brief."))
+    other = weftline("replay", run_id, "--agents", str(app), *db)
+    assert other.code == 1 and 'system: the log has "Be brief."' in other.out and "turn 0" in other.out, other
+    told = json.loads(weftline("replay", run_id, "--agents", str(app), "--json", *db).out)["divergence"]
+    assert told["turn"] == 0 and told["differences"][0]["field"] == "system"
+    unknown = weftline("replay", "run_1000", *db)
+    assert unknown.code == 2 and "run_1000" in unknown.err
+
+
+@pytest.mark.requirement("run.replay.pytest")
+def test_a_run_becomes_a_test_that_passes_offline_until_the_agent_changes(
+    run_id: str, app: Path, tmp_path: Path
+) -> None:
+    later = tmp_path / "later.py"
+    later.write_text(APP)
+    for agents in (app, later):
+        test = str(tmp_path / f"test_{agents.stem}.py")
+        write = ("replay", run_id, "--agents", str(agents), "--pytest", test, "--db", str(tmp_path / "data"))
+        assert weftline(*write).code == 0
+        assert weftline(*write).code == 2 and weftline(*write, "--force").code == 0
+    (tmp_path / "data").rename(tmp_path / "gone")
+    later.write_text(APP.replace('"""Looks."""', '"""Peers."""'))
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
+    assert "1 failed, 1 passed" in done.stdout and "test_later_comes_out_as_it_did" in done.stdout, done.stdout
+    assert "tools.look.description" in done.stdout and "Peers." in done.stdout

@@ -1,0 +1,42 @@
+"""Kills at the facts of policies: a decision that is durable is not asked for again, and a cap is reached once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
+
+from . import policy_process
+from .log import check_whole, read_logs
+
+FACTS = ("cap.reached", "policy.decided", "run.unattended")
+POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
+
+
+@pytest.mark.requirement("run.crash.ends", "run.policy.decision")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, tmp_path: Path) -> None:
+    plan = (point,) if not point.startswith("run.unattended") else ("turn.completed:after", point)
+    for death in plan:
+        killed = play(tmp_path, point=death)
+        assert killed.returncode == -signal.SIGKILL, f"nothing died at {death}: {killed.stderr}"
+    done = play(tmp_path)
+    assert (done.returncode, done.stdout) == (0, "A novel. tool_cap ['returned', 'cap']\n"), done.stderr
+    (log,) = read_logs(tmp_path / "data").values()
+    check_whole(log)
+    assert [fact.turn for fact in log.of(PolicyDecided)] == [0, 1]
+    assert len(log.of(CapReached)) == 1
+    assert log.of(RunUnattended), "the clock was running"
+    asked = (tmp_path / "asked.txt").read_text().split()
+    assert asked in (["0", "1"], ["0", "0", "1"], ["0", "1", "1"])
+    assert point != "policy.decided:after" or asked == ["0", "1"]
+
+
+def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
+    return run_python(policy_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})

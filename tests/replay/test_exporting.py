@@ -1,0 +1,156 @@
+"""Runs that are exported and imported: the same bytes, the same stream, or a refusal that names the line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weftline import Agent, Engine, tool
+from weftline.errors import Conflict, InvalidRequest, WeftlineError
+from weftline.messages import Image
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.testing import ScriptedModel, calls
+
+PNG = Image("image/png", data="aGVsbG8=")
+
+
+@tool(effect="read")
+def look(place: str) -> str:
+    """Looks."""
+    return f"{place}: nothing"
+
+
+def family() -> Agent[Any, Any]:
+    helper = Agent(ScriptedModel([calls("look", place="shed"), "No."]), name="helper", tools=[look])
+    model = ScriptedModel([calls("ask_helper", task="Is it there?"), "It is not there."])
+    return Agent(model, name="searcher", tools=[helper.as_tool("Helps.", name="ask_helper")])
+
+
+@asynccontextmanager
+async def engine_with_run() -> AsyncGenerator[tuple[Engine, str]]:
+    async with Engine() as engine:
+        run = await engine.start(family(), "Where?", files=[PNG], metadata={"team": "blue"})
+        await run.result()
+        yield engine, run.id
+
+
+async def logs_of(engine: Engine) -> dict[str, list[Any]]:
+    """Everything that is stored of each run, by id."""
+    log = engine.store.log
+    found: dict[str, list[Any]] = {}
+    for key in range(1, await log.last_key() + 1):
+        row = await log.run(key)
+        if row is not None:
+            shown = (row.name, row.agent, row.metadata, row.status, row.created_at, row.started_at, row.ended_at)
+            found[ids.run_id(key, row.salt)] = [*shown, row.format, [item async for item in entries(log, key)]]
+    return found
+
+
+async def exported(path: Path) -> Path:
+    async with engine_with_run() as (engine, run_id):
+        return await engine.export(run_id, path / "run.jsonl")
+
+
+@pytest.mark.requirement("run.replay.export")
+async def test_a_run_is_exported_with_its_children_and_contents_and_twice_the_same(tmp_path: Path) -> None:
+    async with engine_with_run() as (engine, run_id):
+        first = await engine.export(run_id, tmp_path / "a.jsonl")
+        again = await engine.export(run_id, tmp_path / "b.jsonl")
+        assert first.read_bytes() == again.read_bytes()
+        lines = [json.loads(line) for line in first.read_text().splitlines()]
+        stored = await logs_of(engine)
+        with pytest.raises(Conflict):
+            await engine.export(run_id, first)
+    header, end = lines[0], lines[-1]
+    [child] = header["children"]
+    assert (header["line"], header["version"], header["run"]) == ("header", 1, run_id)
+    assert [run["id"] for run in header["runs"]] == [run_id, child] and header["runs"][1]["parent"] == run_id
+    assert all(len(run["sha256"]) == len(run["plan_sha256"]) == 64 for run in header["runs"])
+    for run in (run_id, child):
+        written = [line["seq"] for line in lines if line["line"] == "entry" and line["run"] == run]
+        assert written == sorted(written) == [item.seq for item in stored[run][-1]]
+    assert [line["data"] for line in lines if line["line"] == "blob"] == ["aGVsbG8="]
+    assert end["lines"] == len(lines) - 1
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
+@pytest.mark.requirement("run.replay.import")
+async def test_an_imported_run_is_as_it_was_and_importing_again_changes_nothing(durable: bool, tmp_path: Path) -> None:
+    async with engine_with_run() as (engine, run_id):
+        file = await engine.export(run_id, tmp_path / "run.jsonl")
+        original, events = await logs_of(engine), [event async for event in engine.attach(run_id).events()]
+    async with Engine(tmp_path / "data" if durable else None) as other:
+        done = await other.import_runs(file)
+        assert done.created == tuple(original) and done.present == ()
+        assert await logs_of(other) == original
+        assert [event async for event in other.attach(run_id).events()] == events
+        again = await other.import_runs(file)
+        assert again.created == () and again.present == tuple(original)
+        assert await logs_of(other) == original and await other.store.log.unfinished() == 0
+        copy = await other.export(run_id, tmp_path / "copy.jsonl")
+        assert copy.read_bytes() == file.read_bytes()
+
+
+async def test_a_new_run_gets_an_id_that_no_imported_one_has(tmp_path: Path) -> None:
+    file = await exported(tmp_path)
+    async with Engine() as other:
+        imported = await other.import_runs(file)
+        run = await other.start(Agent(ScriptedModel(["Hi."])), "Hello")
+        assert (await run.result()).text == "Hi." and run.id not in imported.created
+        assert len(await logs_of(other)) == 3
+
+
+def edited(line: bytes, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(line), **fields}).encode() + b"\n"
+
+
+@pytest.mark.requirement("run.replay.import")
+async def test_a_file_that_is_damaged_cut_or_newer_is_refused_whole_and_the_line_is_named(tmp_path: Path) -> None:
+    file = await exported(tmp_path)
+    lines = file.read_bytes().splitlines(keepends=True)
+    broken = {
+        "another format": ([b'{"a": 1}\n', *lines[1:]], 1),
+        "newer": ([edited(lines[0], version=2), *lines[1:]], 1),
+        "not JSON": ([*lines[:3], b"{\n", *lines[4:]], 4),
+        "an entry is missing": ([*lines[:2], *lines[3:]], 3),
+        "a time was changed": ([*lines[:2], lines[2].replace(b'"at":1', b'"at":2'), *lines[3:]], len(lines)),
+        "cut": (lines[:-1], len(lines)),
+        "cut in a line": ([*lines[:-1], lines[-1][:20]], len(lines)),
+        "something after the end": ([*lines, lines[-1]], len(lines) + 1),
+    }
+    async with Engine() as other:
+        for what, (content, line) in broken.items():
+            file.write_bytes(b"".join(content))
+            with pytest.raises(InvalidRequest) as refused:
+                await other.import_runs(file)
+            assert refused.value.code == "bad_export" and f"line {line}:" in refused.value.message, what
+        assert await logs_of(other) == {}
+
+
+@pytest.mark.requirement("run.replay.import")
+async def test_another_content_under_an_id_that_is_there_is_a_conflict(tmp_path: Path) -> None:
+    file = await exported(tmp_path)
+    async with engine_with_run() as (other, _):
+        before = await logs_of(other)
+        with pytest.raises(Conflict) as refused:
+            await other.import_runs(file)
+        assert refused.value.code == "import_conflict"
+        assert await logs_of(other) == before
+
+
+async def test_a_run_that_has_not_ended_or_is_unknown_is_not_exported(tmp_path: Path) -> None:
+    async with Engine() as engine:
+        run = await engine.start(Agent(ScriptedModel([{"deltas": ["a", "b"], "delay_ms": 600_000}])), "x")
+        for run_id, code in ((run.id, "run_unfinished"), ("run_1abc", "unknown_run")):
+            with pytest.raises(WeftlineError) as refused:
+                await engine.export(run_id, tmp_path / "run.jsonl")
+            assert refused.value.code == code
+        await run.cancel()
+    assert os.listdir(tmp_path) == []

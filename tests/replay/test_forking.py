@@ -1,0 +1,157 @@
+"""Forks: they go on from a turn, repeat nothing before it, and leave their origin as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weftline import Agent, Engine, Limits, Settings, tool
+from weftline.errors import WeftlineError
+from weftline.events import AwaitOpened
+from weftline.kernel.bodies import decode_created
+from weftline.messages import Assistant, ToolResults, User
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.testing import ScriptedModel, calls
+from weftline.tools.base import ToolContext
+
+made: list[tuple[str, str]] = []
+
+
+@tool
+def order(cake: str, context: ToolContext) -> str:
+    """Orders a cake."""
+    made.append((cake, context.idempotency_key))
+    return f"{cake} ordered"
+
+
+def baker(*turns: Any) -> Agent[Any, Any]:
+    return Agent(ScriptedModel(turns or ["Done."]), name="baker", instructions="Bake.", tools=[order])
+
+
+FIRST = (calls("order", cake="lemon"), calls("order", cake="plum"), "Two cakes.")
+
+
+async def log_of(engine: Engine, run_id: str) -> list[Any]:
+    return [item async for item in entries(engine.store.log, ids.key_of(run_id))]
+
+
+async def origin(engine: Engine, **options: Any) -> str:
+    made.clear()
+    run = await engine.start(baker(*FIRST), "Bake.", **options)
+    await run.result()
+    return run.id
+
+
+@pytest.mark.requirement("run.fork.at_turn")
+async def test_a_fork_goes_on_from_a_turn_and_repeats_nothing_before_it() -> None:
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        before, said = await log_of(engine, first), await engine.thread("customer").messages()
+        other = ScriptedModel([calls("order", cake="apple"), "Another one."])
+        fork = await engine.fork(first, baker(), turn=1, model=other)
+        result = await fork.result()
+        assert result.text == "Another one." and [cake for cake, _ in made] == ["lemon", "plum", "apple"]
+        assert len({key for _, key in made}) == 3
+        asked = other.requests[0].messages
+        assert [type(message) for message in asked] == [User, Assistant, ToolResults]
+        assert isinstance(asked[2], ToolResults) and asked[2].results[0].text == "lemon ordered"
+        called = [
+            call.id
+            for message in other.requests[1].messages
+            if isinstance(message, Assistant)
+            for call in message.calls
+        ]
+        assert len(called) == len(set(called)) == 2
+        created = decode_created((await log_of(engine, fork.id))[0].body)
+        assert created.origin is not None and (created.origin.run, created.origin.turn) == (first, 1)
+        assert await log_of(engine, first) == before and await engine.thread("customer").messages() == said
+
+
+@pytest.mark.requirement("run.fork.changes")
+async def test_a_fork_may_have_another_prompt_message_model_and_limits() -> None:
+    async with Engine() as engine:
+        first = await origin(engine)
+        other = ScriptedModel([calls("order", cake="fig"), "Enough."])
+        fork = await engine.fork(
+            first,
+            baker(),
+            turn=2,
+            model=other,
+            instructions="Bake less.",
+            message="And a fig cake.",
+            settings=Settings(reasoning="high"),
+            limits=Limits(max_turns=1),
+        )
+        await fork.result()
+        request = other.requests[0]
+        last = request.messages[-1]
+        assert request.system == "Bake less." and request.reasoning == 80
+        assert isinstance(last, User) and last.text == "And a fig cake." and len(request.messages) == 6
+        assert len(other.requests) == 2 and other.requests[1].tools_disabled
+
+
+@pytest.mark.parametrize(
+    ("turn", "model", "code"),
+    [(3, None, "invalid_request"), (-1, None, "invalid_request"), (0, "nope", "invalid_model")],
+)
+@pytest.mark.requirement("run.fork.changes")
+async def test_a_fork_that_cannot_be_is_refused_before_there_is_one(turn: int, model: str | None, code: str) -> None:
+    async with Engine() as engine:
+        first = await origin(engine)
+        with pytest.raises(WeftlineError) as refused:
+            await engine.fork(first, baker("x"), turn=turn, model=model)
+        assert refused.value.code == code and await engine.store.log.last_key() == ids.key_of(first)
+
+
+@pytest.mark.requirement("run.fork.compare")
+async def test_a_run_and_its_fork_are_compared_and_only_the_live_part_is_the_forks() -> None:
+    async with Engine() as engine:
+        first = await origin(engine)
+        fork = await engine.fork(first, baker(), turn=1, model=ScriptedModel([FIRST[1], "Just as well."]))
+        result = await fork.result()
+        compared = await engine.compare(first, fork.id)
+        assert (compared.first.turns, compared.first.calls, compared.first.text) == (3, 2, "Two cakes.")
+        assert (compared.second.turns, compared.second.calls, compared.second.text) == (2, 1, "Just as well.")
+        assert result.turns == 2 and compared.first_difference == 2
+        kept = compared.inherited
+        assert kept is not None and (kept.turns, kept.calls) == (1, 1)
+        assert 0 < kept.input_tokens < compared.first.input_tokens
+        assert compared.second.input_tokens == result.usage.input
+        same = await engine.compare(first, first)
+        assert same.first_difference is None and same.inherited is None
+
+
+async def test_a_fork_can_be_replayed_and_forked_again() -> None:
+    async with Engine() as engine:
+        first = await origin(engine)
+        agent = baker(calls("order", cake="fig"), "Done.")
+        fork = await engine.fork(first, agent, turn=1)
+        await fork.result()
+        assert (await engine.replay(fork.id, agents=[agent])).divergence is None
+        again = await engine.fork(fork.id, baker("Never mind."), turn=1)
+        assert (await again.result()).text == "Never mind."
+
+
+async def test_a_fork_asks_people_anew_about_calls_that_were_approved_for_good() -> None:
+    @tool(confirm="Pay?")
+    def pay() -> str:
+        """Pays."""
+        return "paid"
+
+    agent = Agent(ScriptedModel([calls("pay"), calls("pay"), "Done."]), name="payer", tools=[pay])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.")
+        asked = 0
+        async for event in run.events():
+            if isinstance(event, AwaitOpened):
+                asked += 1
+                await run.approve(event.id, remember=True)
+        assert asked == 1
+        fork = await engine.fork(run.id, agent, turn=1, model=ScriptedModel([calls("pay"), "Done."]))
+        async for event in fork.events():
+            if isinstance(event, AwaitOpened):
+                asked += 1
+                await fork.deny(event.id)
+        assert asked == 2

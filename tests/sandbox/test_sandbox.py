@@ -1,0 +1,241 @@
+"""What is around the engines: the queue, the cap, what is refused at the call, and what is left at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from sandbox.engines import StandIn
+from weftline.sandbox import Sandbox, SandboxUnavailable, conversation
+from weftline.sandbox.base import HostFunction, OutputFull
+from weftline.sandbox.deno import DenoEngine
+from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
+from weftline.sandbox.monty import MontyEngine
+from weftline.sandbox.process import Pool, Program
+
+
+@pytest.mark.requirement("sandbox.limit.safety_cap")
+async def test_code_that_nobody_ends_is_ended_at_the_cap() -> None:
+    async with Sandbox(engines=[StandIn()], safety_cap_s=0.01) as sandbox:
+        result = await sandbox.run_code("")
+    assert result.status == "terminated"
+    assert result.error is not None and "safety cap of 0.01 seconds" in result.error.message
+
+
+@pytest.mark.requirement("sandbox.limit.safety_cap")
+async def test_there_is_no_timeout_to_pass() -> None:
+    async with Sandbox(engines=[StandIn()]) as sandbox:
+        with pytest.raises(TypeError):
+            sandbox.run_code("", timeout_s=1)  # pyright: ignore
+
+
+async def test_the_cap_does_not_run_while_code_waits_for_its_turn() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1, safety_cap_s=0.05) as sandbox:
+        first, second = sandbox.run_code("1"), sandbox.run_code("2")
+        assert (await first).status == "terminated"
+        assert second.running
+        engine.let.set()
+        assert (await second).status == "success"
+
+
+async def test_turns_go_round_over_owners_and_in_order_within_one() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1) as sandbox:
+        flood = [sandbox.run_code(f"flood {n}", owner="flood") for n in range(4)]
+        other = [sandbox.run_code(f"other {n}", owner="other") for n in range(2)]
+        await asyncio.sleep(0)  # all of them stand in the queue
+        engine.let.set()
+        await asyncio.gather(*flood, *other)
+    assert engine.began == ["flood 0", "flood 1", "other 0", "flood 2", "other 1", "flood 3"]
+
+
+async def test_code_that_is_terminated_while_it_waits_never_starts() -> None:
+    engine = StandIn()
+    async with Sandbox(engines=[engine], max_running=1) as sandbox:
+        first, second, third = (sandbox.run_code(str(n)) for n in range(3))
+        second.terminate("No longer needed.")
+        assert (await second).status == "terminated"
+        engine.let.set()
+        assert [(await one).status for one in (first, third)] == ["success", "success"]
+    assert engine.began == ["0", "2"]
+
+
+@pytest.mark.requirement("sandbox.handle.cleanup")
+async def test_closing_ends_what_runs_and_what_waits() -> None:
+    engine = StandIn()
+    sandbox = Sandbox(engines=[engine], max_running=1)
+    running, waiting = sandbox.run_code("1"), sandbox.run_code("2")
+    await asyncio.sleep(0)
+    await sandbox.close()
+    assert [(await one).status for one in (running, waiting)] == ["terminated", "terminated"]
+    assert (engine.began, engine.left, engine.closed) == (["1"], ["1"], True)
+    with pytest.raises(RuntimeError):
+        sandbox.run_code("3")
+
+
+@pytest.mark.requirement("sandbox.lang.unavailable")
+async def test_an_unknown_language_is_refused_at_the_call() -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError, match="typescript"):
+            sandbox.run_code("", language="typescrip")
+
+
+@pytest.mark.requirement("sandbox.lang.unavailable")
+@pytest.mark.parametrize(("language", "module"), [("typescript", "deno"), ("python", "pydantic_monty")])
+async def test_a_missing_engine_names_the_extra(monkeypatch: pytest.MonkeyPatch, language: str, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    async with Sandbox() as sandbox:
+        with pytest.raises(SandboxUnavailable, match=r"weftline\[sandbox\]") as raised:
+            sandbox.run_code("", language=language)
+    assert (raised.value.code, raised.value.status) == ("sandbox_unavailable", 503)
+
+
+@pytest.mark.requirement("sandbox.isolate.fail_closed")
+@pytest.mark.parametrize(("engine", "language"), [(DenoEngine, "typescript"), (MontyEngine, "python")])
+async def test_isolation_that_is_required_and_not_there_refuses_the_code(
+    monkeypatch: pytest.MonkeyPatch, engine: type[DenoEngine] | type[MontyEngine], language: str
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    async with Sandbox(engines=[engine(isolation="required")]) as sandbox:
+        with pytest.raises(SandboxUnavailable, match="bubblewrap"):
+            sandbox.run_code("", language=language)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"globals": {"no-name": 1}},
+        {"globals": {"class": 1}},
+        {"globals": {"undefined": 1}},
+        {"imports": {"./relative": {}}},
+        {"imports": {"": {}}},
+        {"modules": {"../outside.js": ""}},
+        {"modules": {"a.js": "", "./a.js": ""}},
+        {"modules": {"main.ts": ""}, "filename": "main.ts"},
+        {"memory_limit_bytes": 1000},
+    ],
+)
+async def test_what_cannot_be_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+    async with Sandbox(engines=[StandIn()]) as sandbox:
+        with pytest.raises(ValueError):
+            sandbox.run_code("", **given)  # pyright: ignore
+
+
+def served(functions: Sequence[HostFunction] = ()) -> Served:
+    return Served(functions, lambda _: None)
+
+
+def test_a_flood_of_logs_is_cut_and_counted() -> None:
+    host = served()
+    for n in range(MAX_LOGS + 5):
+        host.log("log", [n])
+    assert len(host.all_logs()) == MAX_LOGS + 1
+    assert host.all_logs()[-1].args == ("5 more were left out.",)
+
+
+def test_a_flood_of_reports_ends_the_code() -> None:
+    host = served()
+    for n in range(MAX_REPORTS):
+        host.report(n)
+    with pytest.raises(OutputFull):
+        host.report("one more")
+
+
+async def test_what_comes_after_the_end_has_no_effect() -> None:
+    called: list[object] = []
+    host = served([HostFunction(0, called.append)])
+    host.closed = True
+    host.report(1)
+    host.log("log", [1])
+    with pytest.raises(LookupError):
+        await host.call(0, [1])
+    assert (host.reports, host.logs, called) == ([], [], [])
+
+
+def test_engines_work_on_the_loop_of_the_server() -> None:
+    async def run() -> list[str]:
+        async with Sandbox() as sandbox:
+            endless = sandbox.run_code("while True:\n    pass\ndefault = 1", language="python")
+            done = await sandbox.run_code("export default 1")
+            endless.terminate()
+            return [done.status, (await endless).status]
+
+    assert uvloop.run(run()) == ["success", "terminated"]
+
+
+async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
+    fake = tmp_path / "engine"
+    fake.write_text("#!/bin/sh\necho ready\nread line\n")
+    fake.chmod(0o755)
+    pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
+    taken = await pool.take()
+    idle = await pool.take()
+    await pool.give_back(idle)
+    async with asyncio.timeout(60):
+        await idle.ended()
+    assert taken.alive
+    await taken.kill()
+    await pool.close()
+
+
+async def test_a_sink_that_fails_does_not_harm_the_code(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("full")
+
+    host = Served([], fail)
+    host.report(1)
+    host.report(2)
+    assert host.reports == [1, 2]
+    assert "reports" in caplog.text
+
+
+async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "CALLS_END_S", 0.01)
+    called, let, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        called.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await let.wait()
+            ended.set()
+
+    async with Sandbox() as sandbox:
+        source = "async def default():\n    await stubborn()"
+        execution = sandbox.run_code(source, language="python", globals={"stubborn": stubborn})
+        async with asyncio.timeout(60):
+            await called.wait()
+            execution.terminate("Enough.")
+            assert (await execution).status == "terminated"
+            let.set()
+            await ended.wait()
+
+
+async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrapper = tmp_path / "bwrap"
+    wrapper.write_text("#!/bin/sh\nexit 1\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake = tmp_path / "engine"
+    fake.write_text("#!/bin/sh\necho ready\nread line\n")
+    fake.chmod(0o755)
+    program = Program(args=[str(fake)], shown=[])
+    preferred, required = (Pool(lambda _: program, warm=1, isolation=one) for one in ("preferred", "required"))
+    for engine in await asyncio.gather(*(preferred.take() for _ in range(3))):
+        assert engine.alive
+        await engine.kill()
+    assert len(caplog.records) == 1
+    with pytest.raises(SandboxUnavailable, match="bubblewrap"):
+        await required.take()
+    await preferred.close()
+    await required.close()

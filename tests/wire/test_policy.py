@@ -1,0 +1,90 @@
+"""The policy of a spec: what it means, and that laying one over another only makes it tighter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from weftline.kernel.policy import PolicyRule, TagClause
+from weftline.wire.agents import agent_spec_merge
+from weftline.wire.bodies import MessageBody
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.policy import policy_within
+from weftline.wire.sessions import effective_spec
+
+tags = st.lists(st.sampled_from("abc"), max_size=2)
+counts = st.sampled_from([0, 1, 2, 5])
+policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "maxToolCalls": counts,
+        "perTurnMaxToolCalls": counts,
+        "timeBudgetMs": counts,
+        "toolTimeoutMs": counts,
+        "perToolTimeoutMs": st.dictionaries(st.sampled_from(["a", "b*"]), counts, max_size=2),
+        "restrictToTool": st.sampled_from("ab"),
+        "allowedTags": tags,
+        "deniedTags": tags,
+        "tagClauses": st.lists(st.fixed_dictionaries({}, optional={"allowedAny": tags, "deniedAny": tags}), max_size=2),
+        "interruptsAllowed": st.booleans(),
+    },
+)
+
+
+def rule_of(policy: dict[str, Any]) -> PolicyRule | None:
+    return plan_from_spec(msgspec.json.encode({"prompt": "x", "policy": policy})).limits.policy
+
+
+def test_a_policy_is_part_of_the_limits_of_the_plan() -> None:
+    rule = rule_of(
+        {
+            "maxToolCalls": 3,
+            "timeBudgetMs": 1500,
+            "planTimeoutMs": 0,
+            "perToolTimeoutMs": {"web_*": 200, "x": 0},
+            "allowedTags": [],
+            "tagClauses": [{"deniedAny": ["costly"]}],
+        }
+    )
+    assert rule == PolicyRule(
+        max_tool_calls=3,
+        time_budget_us=1_500_000,
+        per_tool_timeout_us={"web_*": 200_000},
+        allowed_tags=(),
+        tag_clauses=(TagClause(None, ("costly",)),),
+    )
+    assert rule_of({"maxToolCalls": 0}) is None
+
+
+@pytest.mark.requirement("run.policy.overrides")
+@given(policies, policies)
+def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dict[str, Any]) -> None:
+    laid = policy_within(Raw(msgspec.json.encode(own)), Raw(msgspec.json.encode(above)))
+    both = rule_of(msgspec.json.decode(laid)) or PolicyRule()
+    for rule in (rule_of(own), rule_of(above)):
+        if rule is None:
+            continue
+        for name in ("max_tool_calls", "per_turn_max_tool_calls", "time_budget_us", "tool_timeout_us"):
+            before, after = getattr(rule, name), getattr(both, name)
+            assert before is None or (after is not None and after <= before)
+        for tool in "ab":
+            for known in (frozenset[str](), frozenset("a"), frozenset("bc"), frozenset("abc")):
+                assert rule.allows(tool, known) or not both.allows(tool, known)
+    allowed = [one.get("interruptsAllowed") for one in (own, above, msgspec.json.decode(laid))]
+    assert (False in allowed[:2]) == (allowed[2] is False)
+
+
+@pytest.mark.requirement("run.policy.overrides")
+def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() -> None:
+    stored = msgspec.json.encode({"policy": {"maxToolCalls": 5, "timeBudgetMs": 1000}})
+    merged = agent_spec_merge(stored, b'{"prompt":"x","policy":{"maxToolCalls":9,"timeBudgetMs":400}}')
+    assert msgspec.json.decode(merged)["policy"]["maxToolCalls"] == 5
+    assert msgspec.json.decode(merged)["policy"]["timeBudgetMs"] == 400
+    assert msgspec.json.decode(agent_spec_merge(stored, b'{"prompt":"x"}'))["policy"]["maxToolCalls"] == 5
+    message = MessageBody(b'{"prompt":"x","policy":{"maxToolCalls":9}}', replaces_tools=False, metadata={})
+    assert msgspec.json.decode(effective_spec(stored, message))["policy"]["maxToolCalls"] == 5
