@@ -18,6 +18,7 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.agent.child_plans import ChildPlans
 from weftline.agent.loader import AgentsFile, load_agents_file
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.config import Config, load_config
@@ -35,7 +36,7 @@ from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
 from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
-from weftline.server.code_agents import code_agents, models_of
+from weftline.server.code_agents import AgentModels, code_agents
 from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
@@ -160,14 +161,15 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, CodeAgents]:
-    """The agents and tools of a file, and what clients see of the agents. Raises `WeftlineError`."""
+def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, AgentModels, CodeAgents]:
+    """The agents and tools of a file, the agents' models, and what clients see of them. Raises `WeftlineError`."""
     if path is None:
-        return AgentsFile({}, {}), NO_CODE
+        return AgentsFile({}, {}), AgentModels({}, models), NO_CODE
     file = load_agents_file(path)
     for name, agent in file.agents.items():
         require_durable(agent, name)
-    return file, code_agents(file.agents, models_of(file.agents, models), now_us=SystemClock().now_us())
+    own = AgentModels(file.agents, models)
+    return file, own, code_agents(file.agents, own.by_agent, now_us=SystemClock().now_us())
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -184,7 +186,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    file, code = read_app(settings.app, models)
+    file, agent_models, code = read_app(settings.app, models)
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
@@ -204,14 +206,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
         logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
-    engine = await EmbeddedEngine(
+    engine = EmbeddedEngine(
         store,
         models=catalogs,
         tools=tools,
         model_timeout_s=options.model_timeout_s,
         slow_turn_s=options.slow_turn_s,
         limits=limits,
-    ).start()
+    )
+    tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
+    await engine.start()
     app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
     deliveries = WebhookDeliveries(
         app.workspaces,
