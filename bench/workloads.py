@@ -15,6 +15,12 @@ import weftline
 def add(a: int, b: int) -> int:
     """Adds two numbers."""
     return a + b
+
+
+@weftline.tool(effect="once", blocking=False, confirm="Pay {amount}?")
+def pay(amount: int) -> str:
+    """Pays."""
+    return "paid"
 '''
 
 _WORDS = [f"word{number:02} " for number in range(20)]
@@ -39,6 +45,7 @@ SCRIPTS: dict[str, Any] = {
         ]
     },
     "client": {"turns": [{**_ANSWER, "tool_calls": [_ASK]}, _ANSWER]},
+    "person": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "x"}]},
     "empty": {"turns": [{"text": "x"}]},
     "many": {"turns": [{"deltas": ["word "] * MANY_DELTAS}]},
     "long": {"turns": [{"deltas": ["word "] * REPLAY_EVENTS}]},
@@ -52,6 +59,7 @@ SCRIPTS: dict[str, Any] = {
 }
 
 SERVER_TOOL: dict[str, Any] = {"kind": "server", "name": "add"}
+ASKING_TOOL: dict[str, Any] = {"kind": "server", "name": "pay"}
 CLIENT_TOOL: dict[str, Any] = {
     "kind": "local",
     "name": "ask",

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from bench.machine import Machine
 from bench.measures import (
     accepted,
+    awaits,
     engine,
     fairness,
     families,
@@ -44,6 +45,7 @@ MEASURES: Mapping[str, Measure] = {
     "fairness": fairness.fairness,
     "slow-readers": slow_readers.slow_readers,
     "parked": parked.parked,
+    "awaits": awaits.awaits,
     "recovery": recovery.recovery,
     "replay": replay.replay,
     "sandbox": sandbox.sandbox,
