@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -149,3 +150,6 @@ def shared_workers() -> ToolWorkers:
     if not _shared:
         _shared.append(ToolWorkers())
     return _shared[0]
+
+
+os.register_at_fork(after_in_child=_shared.clear)  # the threads are the parent's, and so is whoever holds the lock
