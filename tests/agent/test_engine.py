@@ -112,6 +112,27 @@ async def test_runs_of_a_thread_share_a_conversation(tmp_path: Path) -> None:
     assert len(second.new_messages) == 2
 
 
+@pytest.mark.requirement("loop.thread.saved")
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_thread_keeps_calls_and_results_for_the_runs_after_it(tmp_path: Path, *, durable: bool) -> None:
+    @tool(effect="read", blocking=False)
+    def look() -> str:
+        """Looks."""
+        return "4711"
+
+    model = ScriptedModel([calls("look"), "I looked."])
+    agent = Agent(model, name="support", tools=[look])
+    async with Engine(tmp_path if durable else None, agents=[agent]) as engine:
+        first = await agent.run("Look it up.", thread="t", engine=engine)
+        assert await engine.thread("t").messages() == first.messages
+        second = await agent.run("What was it?", thread="t", engine=engine)
+        assert await engine.thread("t").messages() == second.messages
+    assert [type(message).__name__ for message in first.messages] == ["User", "Assistant", "ToolResults", "Assistant"]
+    assert model.requests[2].messages == [*first.messages, User.of("What was it?")]
+    ids = [call.id for message in second.messages if isinstance(message, Assistant) for call in message.calls]
+    assert len(set(ids)) == len(ids) == 2, "calls of different runs can be told apart"
+
+
 async def test_leaving_a_durable_run_only_stops_watching(tmp_path: Path) -> None:
     model = ScriptedModel([{"text": "Done.", "delay_ms": 50}])
     agent = Agent("lab:script", name="slow")

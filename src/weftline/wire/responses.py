@@ -451,7 +451,7 @@ def _chat(message: Message) -> ChatMessage | None:
             return ChatMessage("system", content)
         case User(injected=False):
             return ChatMessage("user", message.text, _attachments(message))
-        case Assistant():
+        case Assistant(calls=()):
             return ChatMessage("assistant", message.text)
         case _:
             return None
