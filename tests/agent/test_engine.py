@@ -124,11 +124,11 @@ async def test_a_thread_keeps_calls_and_results_for_the_runs_after_it(tmp_path: 
     agent = Agent(model, name="support", tools=[look])
     async with Engine(tmp_path if durable else None, agents=[agent]) as engine:
         first = await agent.run("Look it up.", thread="t", engine=engine)
-        assert await engine.thread("t").messages() == first.messages
+        assert await engine.thread("t").messages() == list(first.messages)
         second = await agent.run("What was it?", thread="t", engine=engine)
-        assert await engine.thread("t").messages() == second.messages
+        assert await engine.thread("t").messages() == list(second.messages)
     assert [type(message).__name__ for message in first.messages] == ["User", "Assistant", "ToolResults", "Assistant"]
-    assert model.requests[2].messages == [*first.messages, User.of("What was it?")]
+    assert list(model.requests[2].messages) == [*first.messages, User.of("What was it?")]
     ids = [call.id for message in second.messages if isinstance(message, Assistant) for call in message.calls]
     assert len(set(ids)) == len(ids) == 2, "calls of different runs can be told apart"
 
