@@ -29,7 +29,7 @@ from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
-from weftline.agent.options import RunOptions, check_options
+from weftline.agent.options import RunOptions, check_deps, check_options
 from weftline.agent.plans import child_of, copy_of, plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
@@ -463,6 +463,8 @@ class Engine(EndedRuns):
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
+        if deps is not NO_DEPS:
+            check_deps(agent.deps, deps)
         setup = Setup(
             varied(agent, options),
             owner=agent,

@@ -17,6 +17,7 @@ import pytest
 
 from commands import weftline
 from weftline.cli.admin import administer
+from weftline.agent.loader import load_agents_file
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
 from weftline.server.serve import read_app
@@ -272,6 +273,7 @@ async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_p
     ("source", "said"),
     [
         ("x = 1\n", "has no agents"),
+        ("from weftline import Agent\n_a = Agent(name='a')\n", "has no agents"),
         ("from weftline import Agent\na = Agent(name='x')\nb = Agent(name='x')\n", "two agents named 'x'"),
         ("from weftline import Agent\na = Agent(name='what is this?')\n", "cannot be served as 'what is this?'"),
         ("from weftline import Agent\na_b = Agent()\na__b = Agent()\n", "served as 'a-b'"),
@@ -293,3 +295,33 @@ def test_the_command_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = weftline("serve", str(tmp_path / "none.py"), "--db", str(tmp_path / "store"), "--port", "0")
     assert done.code == 1 and "There is no file" in done.err
     assert not (tmp_path / "store").exists()
+
+
+def test_a_file_serves_its_public_agents_and_leaves_out_tools_that_share_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    source = """
+from weftline import Agent, tool
+
+@tool(effect="read", name="lookup")
+def lookup_a(q: str) -> str:
+    return "A"
+
+@tool(effect="read", name="lookup")
+def lookup_b(q: str) -> str:
+    return "B"
+
+@tool(effect="read")
+def other(q: str) -> str:
+    return "other"
+
+alpha = Agent(tools=[lookup_a])
+beta = Agent(tools=[lookup_b])
+_draft = Agent()
+"""
+    found = load_agents_file(write_app(tmp_path, source))
+    assert list(found.agents) == ["alpha", "beta"]
+    assert list(found.tools) == ["other"]
+    listed = load_agents_file(write_app(tmp_path, source + "__all__ = ['beta', '_draft']\n"))
+    assert list(listed.agents) == ["beta", "_draft"]
