@@ -52,6 +52,7 @@ from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
 from weftline.tools.results import output_bytes, output_of
+from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,8 @@ class AgentCode:
         """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
         self.quiet.set()
         self._under_way = 0
+        self.threads: set[asyncio.Future[None]] = set()
+        """The plain functions that go on in their threads although they are no longer wanted."""
         self._hooks = hooks
         self._frame = frame or Frame()
         self._shaper = RequestShaper(self._frame, hooks, self.context)
@@ -344,6 +347,7 @@ class AgentCode:
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
+        token = left_behind.set(self._leave_behind)
         try:
             if server_of(call):
                 output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
@@ -353,6 +357,7 @@ class AgentCode:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
         finally:
+            left_behind.reset(token)
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
@@ -360,6 +365,10 @@ class AgentCode:
         if not output.is_error:
             self._frame.dedup.remember(call, object_of(call.args), context.state)
         return output
+
+    def _leave_behind(self, call: asyncio.Future[None]) -> None:
+        self.threads.add(call)
+        call.add_done_callback(self.threads.discard)
 
     async def _after_running(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         """Whatever the hooks do, the model learns that the tool has run."""

@@ -404,12 +404,14 @@ class Engine(EndedRuns):
         host = await self.runtime()
         key = await self.locate(run_id)
         code = self._tools.running.get(run_id)
-        await host.cancel(key, reason="left")
+        receipt = await host.cancel(key, reason="left")
         if code is not None:
             await code.leaving.settled()
             with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
+                    if receipt.status == "cancelled":  # in a run that came to its end they were given up before
+                        await asyncio.gather(*code.threads)
         self._forget_code(self._codes.pop(run_id, ""))
         if sets := self._brought.pop(run_id, ()):
             others = {id(one) for given in self._brought.values() for one in given}

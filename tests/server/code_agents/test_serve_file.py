@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from commands import weftline
-from weftline.cli.admin import administer
 from weftline.agent.loader import load_agents_file
+from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
 from weftline.server.serve import read_app
