@@ -127,7 +127,13 @@ async def test_one_that_stays_too_long_fails_the_run_with_its_own_error(allowed:
 @pytest.mark.requirement("run.history.compress_kept")
 @pytest.mark.parametrize(
     "answer",
-    [{"error": {"class": "auth"}}, "", "It was a long story. " * 900, {"text": "It", "finish_reason": "max_tokens"}],
+    [
+        {"error": {"class": "auth"}},
+        "",
+        "It was a long story. " * 900,
+        {"text": "It", "finish_reason": "max_tokens"},
+        {"text": "I cannot help with that.", "finish_reason": "refusal"},
+    ],
 )
 async def test_a_summary_that_is_none_changes_nothing_and_is_not_asked_for_at_every_turn(
     answer: Any, caplog: pytest.LogCaptureFixture
