@@ -137,8 +137,18 @@ async def test_a_client_names_an_agent_of_the_file_and_its_code_applies(mine: Ap
 
 async def test_the_type_of_the_answer_and_its_check_hold_for_clients_too(mine: Api) -> None:
     schema = {"schema": {"type": "object", "properties": {"no": {"type": "string"}}}}
-    run = await answer(mine, "Lucky_Number", outputSchema=schema)
-    assert json.loads(run["finalText"]) == {"value": 7}
+    asked = await mine.post("agent-runs", {"agentId": "Lucky_Number", "prompt": "x", "outputSchema": schema})
+    check_error(asked, 400, "invalid_request")
+    own = (await mine.get("agents/Lucky_Number")).json["spec"]["outputSchema"]
+    assert json.loads((await answer(mine, "Lucky_Number", outputSchema=own))["finalText"]) == {"value": 7}
+    shaped = await answer(mine, "echo", outputSchema={"schema": {"type": "string"}})
+    assert shaped["status"] == "failed", "the agent leaves the shape open, and the client's holds"
+
+
+async def test_a_client_may_tighten_limits_but_not_loosen_them(mine: Api) -> None:
+    none = await answer(mine, "billing", budgets={"maxToolTurns": 0})
+    assert (none["status"], none["reason"]) == ("failed", "max_tool_turns")
+    assert "paid" not in ((await answer(mine, "billing", toolBudgets={"pay": {"maxCalls": 0}}))["finalText"] or "")
 
 
 async def test_a_client_may_choose_a_model_and_bring_tools_but_not_instructions(mine: Api) -> None:
