@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
 from weftline.agent.hooks import MessagesTaken, RunStarted
+from weftline.agent.models import Models
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
 from weftline.store.base import RunFilter
@@ -200,3 +201,12 @@ async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) ->
 async def test_a_thread_needs_an_engine() -> None:
     with pytest.raises(WeftlineError, match="needs an engine"):
         await Agent(ScriptedModel(["x"])).run("Go.", thread="t")
+
+
+async def test_models_that_single_runs_bring_are_forgotten() -> None:
+    given = Models(Catalog())
+    for number in range(200):
+        given.lend(ScriptedModel(["Hi."]), by=str(number))
+        given.release(str(number))
+    tables = [one for one in vars(given).values() if isinstance(one, set | dict)]
+    assert tables and max([len(cast("set[object]", one)) for one in tables]) < 100

@@ -123,6 +123,8 @@ class AgentCode:
         """Whether the run has ended."""
         self._raised: BaseException | None = None
         """What was raised, if that is why."""
+        self._unchecked: BaseException | None = None
+        """What was raised when the latest answer was to be checked."""
         self._refusal: ProviderError | None = None
         """What the latest model call failed with, if it did."""
         if problem is not None:
@@ -131,7 +133,7 @@ class AgentCode:
     @property
     def fault(self) -> BaseException | None:
         """What was raised, if the run can go no further because of that."""
-        return self._raised or self._refusal
+        return self._raised or self._refusal or self._unchecked
 
     @property
     def gates(self) -> bool:
@@ -185,7 +187,7 @@ class AgentCode:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             self._raised = failed.__cause__
-            raise CodeFailed(str(failed), code="hook_failed") from failed
+            raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)
@@ -213,7 +215,7 @@ class AgentCode:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        self._refusal = error
+        self._refusal, self._unchecked = error, None
         try:
             if self._wants(points.StreamEnded) and message is not None and message.text:
                 await self.tell(points.StreamEnded(turn, message.text))
@@ -471,13 +473,14 @@ class AgentCode:
                 value = self._output.parse(text)
             except ValueError as error:
                 return prompts.answer_again(str(error))
-            except Exception:
+            except Exception as error:
                 logger.exception("run %s: the answer could not be checked", self.info.id)
+                self._unchecked = error
                 return prompts.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)
-            error = await self._hooks.gate(ready, self.context)
-            if error is not None:
+            self._unchecked = await self._hooks.gate(ready, self.context)
+            if self._unchecked is not None:
                 return prompts.ANSWER_NOT_CHECKED
             return ready.rejected or ""
         return ""
@@ -524,7 +527,14 @@ class AgentCode:
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """The next model call, and with it the run, fails with this."""
         self._raised = self._raised or cause
-        self._problem = self._problem or (code, problem)
+        self._problem = self._problem or (code, self._in_public(problem, cause))
+
+    def _in_public(self, problem: str, cause: BaseException | None) -> str:
+        """What is stored and shown. What code raises may be nobody else's business, so clients are not told."""
+        if self._plan is None or self._plan.agent_id is None:
+            return problem
+        logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
+        return f"The agent's own code failed. The server's log says why: look for {self.info.id}."
 
     def _require_whole(self) -> None:
         if self._deps is not None and self._deps.lost is not None:

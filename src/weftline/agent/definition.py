@@ -55,6 +55,7 @@ class Definition(Generic[OutputT, DepsT]):
         model: str | Provider | None = None,
         *,
         name: str | None = None,
+        description: str = "",
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
@@ -76,6 +77,7 @@ class Definition(Generic[OutputT, DepsT]):
         *,
         output: TypeForm[OutputT],
         name: str | None = None,
+        description: str = "",
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
@@ -96,6 +98,7 @@ class Definition(Generic[OutputT, DepsT]):
         *,
         output: Any = str,
         name: str | None = None,
+        description: str = "",
         instructions: Any = None,
         deps: Any = None,
         tools: Sequence[AgentTool[DepsT]] = (),
@@ -118,6 +121,8 @@ class Definition(Generic[OutputT, DepsT]):
         tools = tuple([made(one) for one in merged(base.tools, tools)])
         self.model = model
         self.name = name
+        self.description = description
+        """What other agents and their clients read about it when it is served."""
         self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = (
             base.instructions or None if instructions is None else instructions
         )

@@ -38,7 +38,12 @@ def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> Co
         shown["systemPrompt"] = agent.instructions
     if output is not None:
         shown["outputSchema"] = {"name": output.schema.name, "schema": output.schema.schema}
-    return CodeAgent(name=name, spec=encode(shown), plan=partial(asked_by_client, agent, code=name, model=model))
+    return CodeAgent(
+        name=name,
+        description=agent.description,
+        spec=encode(shown),
+        plan=partial(asked_by_client, agent, code=name, model=model),
+    )
 
 
 def _model_id(name: str, model: str | Provider | None, models: Catalog) -> str | None:
