@@ -208,5 +208,5 @@ async def test_models_that_single_runs_bring_are_forgotten() -> None:
     for number in range(200):
         given.lend(ScriptedModel(["Hi."]), by=str(number))
         given.release(str(number))
-    tables = [one for one in vars(given).values() if isinstance(one, set | dict)]
-    assert tables and max([len(cast("set[object]", one)) for one in tables]) < 100
+    sizes = [len(cast("set[object]", one)) for one in vars(given).values() if isinstance(one, set | dict)]
+    assert sizes and max(sizes) < 100
