@@ -451,8 +451,9 @@ def _chat(message: Message) -> ChatMessage | None:
             return ChatMessage("system", content)
         case User(injected=False):
             return ChatMessage("user", message.text, _attachments(message))
-        case Assistant(calls=()):
-            return ChatMessage("assistant", message.text)
+        case Assistant():
+            silent = message.calls and not message.text  # a turn of a library's thread that only called tools
+            return None if silent else ChatMessage("assistant", message.text)
         case _:
             return None
 
