@@ -80,6 +80,7 @@ class AgentCode:
         deps: object,
         owned: OwnedDeps | None = None,
         plan: RunPlan | None = None,
+        for_client: bool = False,
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
         observed: Callable[[], Awaitable[None]] | None = None,
@@ -96,6 +97,8 @@ class AgentCode:
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
+        self.for_client = for_client
+        """Whether it is a client who asked for the run, or for the one above it."""
         self.registered = "" if plan is None or plan.code is None else plan.code
         """The name that the code of the run is found under."""
         self._planner = planner
@@ -531,7 +534,7 @@ class AgentCode:
 
     def _in_public(self, problem: str, cause: BaseException | None) -> str:
         """What is stored and shown. What code raises may be nobody else's business, so clients are not told."""
-        if self._plan is None or self._plan.agent_id is None:
+        if not self.for_client:
             return problem
         logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
         return f"The agent's own code failed. The server's log says why: look for {self.info.id}."

@@ -204,6 +204,7 @@ class AgentTools:
             owned=owned,
             problem=problem,
             plan=plan,
+            for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=self.planner,
             observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),

@@ -231,11 +231,16 @@ async def test_clients_read_what_an_agent_is_for_and_not_what_its_code_raised(
         raise KeyError("db password")
 
     agent = Agent(ScriptedModel(["Hi."]), name="broken", description="Breaks.", hooks=[fails])
-    engine = Engine(tmp_path / "data", agents=[agent], models=Catalog())
+    asks = ScriptedModel([calls("broken", task="Go."), "{{tool_results.0}}"])
+    above = Agent(asks, name="above", tools=[agent.as_tool("Breaks.")])
+    engine = Engine(tmp_path / "data", agents=[agent, above], models=Catalog())
     async with listening(in_starlette(engine)) as url, joined(f"{url}/agents", tmp_path / "data") as api:
         run = (await api.post("agent-runs", {"agentId": "broken", "prompt": "Go."})).json["runId"]
         frames = await api.events(run)
         snapshot = await api.snapshot(run)
+        parent = (await api.post("agent-runs", {"agentId": "above", "prompt": "Go."})).json["runId"]
+        frames += await api.events(parent)
+        assert (await api.snapshot(parent))["status"] == "succeeded"
         card = (await api.get("/api/a2a/acme/agents/broken/.well-known/agent-card.json")).json
     assert card["description"] == "Breaks."
     assert snapshot["status"] == "failed" and run in snapshot["error"]
