@@ -53,6 +53,7 @@ SPELLINGS = {
     "HTML": html.escape(SECRET),
     "HTML of Go": html.escape(SECRET).replace("&quot;", "&#34;").replace("+", "&#43;"),
     "HTML by number": "".join(f"&#{byte};" for byte in DATA),
+    "HTML by number, without a semicolon": "".join(f"&#{byte}" for byte in DATA),
     "HTML by hex number": "".join(f"&#X{byte:04X};" for byte in DATA),
     "HTML by name": SECRET.replace("&", "&amp;").replace("+", "&plus;").replace("=", "&equals;").replace("<", "&lt;"),
     "HTML in JSON": _in_json(html.escape(SECRET)),

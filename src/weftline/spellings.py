@@ -37,7 +37,7 @@ _ESCAPE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|\\(?:u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[bfnrt]|[^0-9A-Za-z])"
     r"|%[0-7][0-9a-fA-F]|(?:%[89a-fA-F][0-9a-fA-F])+"
-    r"|&(?:#[0-9]{1,8}|#[xX][0-9a-fA-F]{1,7}|[A-Za-z][0-9A-Za-z]{1,31});",
+    r"|&(?:#[0-9]{1,8};?|#[xX][0-9a-fA-F]{1,7};?|[A-Za-z][0-9A-Za-z]{1,31};)",
     re.DOTALL,
 )
 _SPACE = re.compile(r"\s+")
@@ -206,7 +206,8 @@ def _undone(match: re.Match[str], latin: bool) -> str:
 def _of_entity(escape: str) -> str:
     if escape[1] != "#":
         return html5.get(escape[1:], escape)
-    number = int(escape[3:-1], 16) if escape[2] in "xX" else int(escape[2:-1])
+    digits = escape[2:].rstrip(";")  # browsers do without it
+    number = int(digits[1:], 16) if digits[0] in "xX" else int(digits)
     return _character(number) or escape
 
 

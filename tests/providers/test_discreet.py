@@ -78,6 +78,34 @@ async def test_a_key_is_blacked_out_of_text_and_thinking_however_it_is_cut(size:
     assert isinstance(thinking, Thinking) and isinstance(text, Text) and thinking.text == text.text == shown
 
 
+@pytest.mark.parametrize("size", [1, 3, 16])
+@pytest.mark.parametrize(
+    "between",
+    [
+        [ThinkingDelta("hm")],
+        [TextDelta("")],
+        [CallStart(0, "t", "c"), CallDone(0, "{}")],
+        [UsageUpdate(Usage(input=1))],
+        [Whole(ProviderCall("s", "search", "parrot"))],
+    ],
+)
+async def test_a_key_is_blacked_out_whatever_comes_between_its_pieces(size: int, between: list[Chunk]) -> None:
+    pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
+    chunks = [chunk for piece in pieces for chunk in (TextDelta(piece), *between)]
+    answer = await answered([TextDelta("key: ")], *[[chunk] for chunk in chunks], [TextDelta("!"), Finish("x")])
+    assert answer.text == f"key: {REDACTED}!"
+
+
+async def test_text_that_only_looks_like_a_key_keeps_its_place() -> None:
+    call = [CallStart(0, "t", "c"), CallDone(0, "{}")]
+    chunks: list[Chunk] = [TextDelta("It asks"), *call, TextDelta("k- me"), Finish("x")]
+    assert KEY.startswith("sk-")
+    shown = [
+        chunk async for read in DiscreetProvider(Parrot(chunks), [KEY]).stream(ModelRequest("m", [])) for chunk in read
+    ]
+    assert shown == [TextDelta("It ask"), TextDelta("s"), *call, TextDelta("k- me"), Finish("x")]
+
+
 async def test_a_key_is_blacked_out_of_calls() -> None:
     encoded = base64.b64encode(KEY.encode()).decode()
     args = json.dumps({"x": KEY, "y": encoded})
@@ -101,6 +129,15 @@ async def test_what_is_held_when_an_answer_breaks_off_is_shown_unless_it_is_most
         with pytest.raises(ProviderError):
             await fed(assembler, stream)
         assert assembler.text == f"x {shown}"
+
+
+@given(st.lists(st.tuples(st.text(alphabet="sk-A", max_size=6), st.text(alphabet="sk-A", max_size=6))))
+async def test_text_and_thinking_without_the_key_arrive_as_they_were(pieces: list[tuple[str, str]]) -> None:
+    reads: list[list[Any]] = [[TextDelta(text), ThinkingDelta(thought)] for text, thought in pieces]
+    answer = await answered(*reads, [Finish("end_turn")])
+    assert answer.text == "".join(text for text, _ in pieces)
+    thoughts = [part.text for part in answer.message().parts if isinstance(part, Thinking)]
+    assert "".join(thoughts) == "".join(thought for _, thought in pieces)
 
 
 @given(st.lists(st.text(alphabet="sk-A", max_size=6)))

@@ -145,6 +145,7 @@ async def test_help_names_every_command_and_key_creation_prints_the_key_alone(tm
 LOOKING = [
     ("keys", "create", "--workspace", "acme"),
     ("webhooks", "create", "--workspace", "acme", "--url", "https://x.example"),
+    ("schedules", "list", "--workspace", "acme"),
     ("users", "create", "--email", "a@example.com", "--workspace", "acme"),
     ("users", "join", "a@example.com", "--workspace", "acme"),
     ("oauth", "apps", "create", "--workspace", "acme", "--name", "x", "--scope", "runs:read"),

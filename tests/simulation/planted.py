@@ -488,7 +488,7 @@ BUGS = (
     Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=105),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
-    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=35),
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=270),
     Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=2),
     Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=11),
     Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=2),

@@ -398,7 +398,7 @@ def test_apps_codes_grants_and_tokens_of_the_first_schema_stay(tmp_path: Path) -
     tables = ("oauth_apps", "oauth_codes", "oauth_grants", "oauth_tokens")
     rows = [db.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
     assert rows == [
-        [(5, "app", 7, "p", b"\x01", "Notes", "", "", "private", "[]", "a b", 1, 2, 0, 0, None)],
+        [(5, "app", 7, "p", b"\x01", "Notes", "", "", "private", "[]", "a b", 1, 2, 0, 0, None, "")],
         [(1, "p", b"\x02", 5, 3, 7, "a", "[]", "https://x", "c", "", 9, None)],
         [(4, "grant_1", "p", b"\x03", 5, 3, 7, "a", '["agent"]', 2, "", None, None)],
         [(6, "p", b"\x04", 5, 4, 7, "a", "[]", 2, 9, "")],

@@ -87,10 +87,14 @@ async def test_a_delivery_can_be_made_due_again_whatever_became_of_it(
     await at.records.write(deliveries.settle(row.key, DELIVERED))
     assert await webhooks.deliveries_of(at, webhook, status="pending") == []
     changes.clear()
-    again = await webhooks.redeliver(at, webhook, row.key)
+    again = await webhooks.redeliver(at, webhook, row.key, salt=row.salt)
     assert (again.status, again.attempts, again.due_at) == ("pending", 0, NOW_US)
     assert changes == [Change("webhooks", acme)]
-    for wrong in (webhooks.redeliver(at, other, row.key), webhooks.redeliver(at, webhook, 99)):
+    for wrong in (
+        webhooks.redeliver(at, other, row.key, salt=row.salt),
+        webhooks.redeliver(at, webhook, 99, salt=row.salt),
+        webhooks.redeliver(at, webhook, row.key, salt="0" * 12),
+    ):
         with pytest.raises(NotFound):
             await wrong
 

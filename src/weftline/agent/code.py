@@ -51,7 +51,7 @@ from weftline.runtime.code import (
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
-from weftline.tools.results import output_bytes, output_of
+from weftline.tools.results import output_bytes, output_of, reason_of
 from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ class AgentCode:
                 output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
-            raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+            raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
         finally:
             left_behind.reset(token)
             self._under_way -= 1

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from weftline.agent.asking import Await
 from weftline.agent.attached import parts_of
+from weftline.agent.child_plans import ChildPlans, subagents_of
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
@@ -30,11 +31,10 @@ from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options
-from weftline.agent.plans import child_of, copy_of, plan_of
+from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
-from weftline.agent.subagents import Subagent
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
 from weftline.agent.varying import brought, given_names, own_tools, require_text, varied
@@ -46,7 +46,6 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.code import ChildLimits
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
@@ -94,7 +93,7 @@ class Engine(EndedRuns):
         self._slug = workspace
         self._drain_s = drain_s
         self._tools = AgentTools()
-        self._tools.planner = self._plan_child
+        self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
@@ -550,18 +549,14 @@ class Engine(EndedRuns):
             self._models.warn_unpriced((plan.model, *plan.fallbacks))
         return plan, blobs
 
-    async def _plan_child(
-        self, parent: RunPlan, subagent: Subagent, task: str, /, *, system: str | None, limits: ChildLimits
-    ) -> RunPlan:
-        """What a subagent's run is to do: its agent's own plan, or a copy of its parent's, within what that leaves."""
-        assert parent.code is not None
-        if subagent.agent is None:
-            plan = copy_of(parent, task, system=system)
-        else:
-            plan, _ = await self._plan(subagent.agent, task, {}, code=parent.code)
-        plan = child_of(parent, plan, name=subagent.name, limits=limits)
-        await (await self.runtime()).check(plan, workspace=self._workspace)
-        return plan
+    async def _child_model(self, agent: Definition[Any, Any], code: str) -> str | None:
+        model = await self.model_id(agent.present_model, by=code)
+        if agent.limits.max_cost_usd is not None:
+            self._models.warn_unpriced((model, *agent.fallbacks))
+        return model
+
+    async def _check(self, plan: RunPlan, /, *, workspace: int) -> None:
+        await (await self.runtime()).check(plan, workspace=workspace)
 
     async def model_id(self, model: str | Provider | None, *, by: str = "") -> str | None:
         """The id of a model. An object that a run in memory brings is known for as long as the run, `by`, needs it."""
@@ -582,9 +577,8 @@ class Engine(EndedRuns):
         """Offers the model objects of a durable agent and of those below it, by names that the next process knows."""
         if self.durable and agent.model is not None and not isinstance(agent.model, str):
             self._models.offer(agent.model, f"agent-{name}")
-        for tool in agent.tools:
-            if isinstance(tool, Subagent) and tool.agent is not None:
-                self._offer_own(tool.agent, f"{name}.{tool.name}")
+        for tool, below in subagents_of(agent).items():
+            self._offer_own(below, f"{name}.{tool}")
 
     @property
     def workspace_key(self) -> int:

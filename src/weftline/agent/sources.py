@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from weftline.agent import skilled
@@ -12,7 +13,8 @@ from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.calling import Hook, HookFailed, Hooks
-from weftline.agent.code import AgentCode, Planner
+from weftline.agent.child_plans import ChildPlans
+from weftline.agent.code import AgentCode
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.deps import LEAVE_S, OwnedDeps
@@ -74,7 +76,7 @@ class AgentTools:
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_of: FactsOf | None = None
         """Reads the log of a run, for whoever observes the agent's runs."""
-        self.planner: Planner | None = None
+        self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
     def register(self, name: str, setup: Setup) -> None:
@@ -205,7 +207,7 @@ class AgentTools:
             problem=problem,
             plan=plan,
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
-            planner=self.planner,
+            planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
             observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,

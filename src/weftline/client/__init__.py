@@ -11,6 +11,7 @@ __all__ = [
     "AsyncClient",
     "AsyncOAuthClient",
     "AsyncRun",
+    "AsyncSchedules",
     "AsyncSession",
     "Attachment",
     "AttachmentInfo",
@@ -49,6 +50,8 @@ __all__ = [
     "RunFailed",
     "RunResult",
     "RunSnapshot",
+    "Schedule",
+    "Schedules",
     "ScopeError",
     "ServerError",
     "ServerTool",
@@ -125,6 +128,7 @@ if TYPE_CHECKING:
     )
     from weftline.client.retry import Retry
     from weftline.client.run import AsyncRun
+    from weftline.client.schedules import AsyncSchedules, Schedule, Schedules
     from weftline.client.session import AsyncSession
     from weftline.client.sync import Client, Run, Session
     from weftline.client.tools import (
@@ -146,6 +150,7 @@ else:
         "AsyncClient": "core",
         "AsyncOAuthClient": "oauth",
         "AsyncRun": "run",
+        "AsyncSchedules": "schedules",
         "AsyncSession": "session",
         "Attachment": "attachments",
         "AttachmentInfo": "results",
@@ -184,6 +189,8 @@ else:
         "RunFailed": "errors",
         "RunResult": "results",
         "RunSnapshot": "results",
+        "Schedule": "schedules",
+        "Schedules": "schedules",
         "ScopeError": "errors",
         "ServerError": "errors",
         "ServerTool": "tools",

@@ -30,6 +30,7 @@ from weftline.client.results import (
 )
 from weftline.client.retry import Retry
 from weftline.client.run import GOODBYE_S, AsyncRun
+from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
 from weftline.client.tools import ToolLike, Toolset
@@ -107,6 +108,8 @@ class AsyncClient:
             headers=headers,
             trust_env=trust_env,
         )
+        self.schedules = AsyncSchedules(self.http)
+        """Runs that the server begins by itself."""
         self.workers = HandlerWorkers(max_tool_threads)
         self.format_error = format_error
         self.usage = Totals()

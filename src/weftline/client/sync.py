@@ -26,6 +26,7 @@ from weftline.client.results import (
 )
 from weftline.client.retry import Retry
 from weftline.client.run import AsyncRun
+from weftline.client.schedules import Schedules
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
@@ -82,6 +83,11 @@ class Client:
     @property
     def workspace(self) -> str:
         return self._core.workspace
+
+    @property
+    def schedules(self) -> Schedules:
+        """Runs that the server begins by itself."""
+        return Schedules(self._core.schedules, self.wait)
 
     @property
     def usage(self) -> Totals:

@@ -5,7 +5,9 @@ A workspace's provider is somebody's server, and whoever may read the workspace'
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
@@ -73,15 +75,31 @@ class DiscreetProvider:
         return getattr(self.inner, name)
 
 
+class _Piece:
+    """A text of the answer at its place among the other chunks."""
+
+    __slots__ = ("delta", "shown", "text")
+
+    def __init__(self, delta: type[TextDelta] | type[ThinkingDelta], text: str) -> None:
+        self.delta = delta
+        self.text = text
+        """What waits: with what follows on its channel, it may be a secret."""
+        self.shown = ""
+
+
 class _Answer:
-    """One answer. Text that may be the beginning of a secret waits for what follows it."""
+    """One answer. Text that may be the beginning of a secret waits for what follows it on its channel.
+
+    Whatever comes in between waits behind it, so that everything keeps its place.
+    """
 
     def __init__(self, secrets: Sequence[str], redactor: Redactor) -> None:
         self._secrets = secrets
         self._redactor = redactor
-        self._held = ""
-        self._delta: Callable[[str], Chunk] = TextDelta
-        """The kind of the text that is held."""
+        self._any = re.compile("|".join([re.escape(one) for one in sorted(secrets, key=len, reverse=True)]) or "(?!)")
+        self._waiting: dict[type[TextDelta] | type[ThinkingDelta], list[_Piece]] = {TextDelta: [], ThinkingDelta: []}
+        """By channel: the pieces that are not shown completely yet."""
+        self._queue: deque[Chunk | _Piece] = deque()
         self._args: dict[str | int, list[str]] = {}
         """The arguments of calls, which nobody is shown before they are complete."""
 
@@ -90,29 +108,72 @@ class _Answer:
         for chunk in chunks:
             match chunk:
                 case TextDelta(text) | ThinkingDelta(text):
-                    if self._delta is not type(chunk):
-                        self._release(out)
-                        self._delta = type(chunk)
-                    if shown := self._shown(text):
-                        out.append(chunk if shown == text else self._delta(shown))
+                    piece = _Piece(type(chunk), text)
+                    self._queue.append(piece)
+                    self._waiting[piece.delta].append(piece)
+                    self._resolve(self._waiting[piece.delta])
                 case UsageUpdate():
                     out.append(chunk)
                 case CallArgs(key, json):
                     self._args.setdefault(key, []).append(json)
+                case Finish(reason):
+                    self._resolve_all()
+                    self._queue.append(Finish(reason and self._clean(reason)))
                 case _:
-                    self._release(out)
-                    self._take_other(chunk, out)
+                    self._take_other(chunk)
+            if self._queue:
+                self._drain(out)
         return out
 
     def rest(self) -> list[Chunk]:
         """What is still held when nothing more comes."""
         out: list[Chunk] = []
-        self._release(out)
-        out += [CallArgs(key, self._clean("".join(pieces))) for key, pieces in self._args.items()]
-        self._args.clear()
+        self._resolve_all()
+        self._drain(out)
         return out
 
-    def _take_other(self, chunk: Chunk, out: list[Chunk]) -> None:
+    def _resolve_all(self) -> None:
+        for waiting in self._waiting.values():
+            self._resolve(waiting, at_end=True)
+        self._queue += [CallArgs(key, self._clean("".join(pieces))) for key, pieces in self._args.items()]
+        self._args.clear()
+
+    def _resolve(self, waiting: list[_Piece], *, at_end: bool = False) -> None:
+        """Decides what of the waiting pieces of a channel may be shown."""
+        text = "".join([piece.text for piece in waiting])
+        secret = [(found.start(), found.end()) for found in self._any.finditer(text)]
+        after = secret[-1][1] if secret else 0
+        begun = after + min([_begun(one, text[after:]) for one in self._secrets], default=len(text) - after)
+        if at_end:
+            held = text[begun:]
+            # Most of a secret is as good as all of it.
+            if any(one.startswith(held) and len(held) > len(one) // 2 for one in self._secrets):
+                secret.append((begun, len(text)))
+            begun = len(text)
+        start = 0
+        for piece in waiting:
+            end = start + len(piece.text)
+            piece.shown += _without(text, secret, start, min(end, begun))
+            piece.text = text[max(start, begun) : end]
+            start = end
+        waiting[:] = [piece for piece in waiting if piece.text]
+
+    def _drain(self, out: list[Chunk]) -> None:
+        """Moves what waits for nothing."""
+        while self._queue:
+            first = self._queue[0]
+            if isinstance(first, _Piece):
+                if first.shown:
+                    out.append(first.delta(first.shown))
+                    first.shown = ""
+                if first.text:
+                    return
+            else:
+                out.append(first)
+            self._queue.popleft()
+
+    def _take_other(self, chunk: Chunk) -> None:
+        out = self._queue
         match chunk:
             case CallStart(_, name, id):
                 out.append(replace(chunk, name=self._clean(name), id=id and self._clean(id)))
@@ -128,31 +189,8 @@ class _Answer:
                 out.append(
                     Whole(replace(call, input=self._clean_json(call.input), result=self._clean_json(call.result)))
                 )
-            case Finish(reason):
-                out += self.rest()
-                out.append(Finish(reason and self._clean(reason)))
             case _:
                 out.append(chunk)
-
-    def _shown(self, text: str) -> str:
-        """What may be shown of the text so far."""
-        text, self._held = self._held + text, ""
-        begun = len(text)
-        for secret in self._secrets:
-            if secret in text:
-                text = text.replace(secret, REDACTED)
-                begun = len(text)
-        for secret in self._secrets:
-            begun = min(begun, _begun(secret, text))
-        self._held = text[begun:]
-        return text[:begun]
-
-    def _release(self, out: list[Chunk]) -> None:
-        held, self._held = self._held, ""
-        if held:
-            # Most of a secret is as good as all of it.
-            most = any(secret.startswith(held) and len(held) > len(secret) // 2 for secret in self._secrets)
-            out.append(self._delta(REDACTED if most else held))
 
     def _clean(self, text: str) -> str:
         if len(text) <= _THOROUGH_CHARS:
@@ -168,6 +206,19 @@ class _Answer:
         text = data.decode("utf-8", "surrogateescape")
         clean = self._clean(text)
         return json if clean == text else Raw(clean.encode("utf-8", "surrogateescape"))
+
+
+def _without(text: str, secret: Sequence[tuple[int, int]], start: int, end: int) -> str:
+    """This part of a text; in place of what is secret there is a mark, where it begins."""
+    parts: list[str] = []
+    for first, last in secret:
+        if first < end and last > start:
+            parts.append(text[start:first])
+            if first >= start:
+                parts.append(REDACTED)
+            start = last
+    parts.append(text[start:end])
+    return "".join(parts)
 
 
 def _begun(secret: str, text: str) -> int:

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import Conflict, Forbidden, InvalidRequest, Issue, NotFound, invalid
+from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
@@ -95,7 +95,7 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
 
 
 def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
-    """Raises `InvalidRequest` or `Forbidden` for an answer that the await does not take, whatever its arguments."""
+    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments."""
     assert question.kind != "call"
     issues: list[Issue] = []
     if not by.strip():
@@ -115,18 +115,6 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
         issues.append(Issue("value", fault))
     if issues:
         raise _misfit(*issues)
-    if run.state.limits.four_eyes and answer.outcome == "approved":
-        _require_somebody_else(by, run.work.plan.requested_by)
-
-
-def _require_somebody_else(by: str, requested_by: str) -> None:
-    """The rule of four eyes holds for people with names: without one, two could be the same."""
-    if not requested_by:
-        raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
-    if by == NAMELESS:
-        raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
-    if by == requested_by:
-        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
 
 
 def _fault(run: LiveRun, question: Question, value: object) -> str:

@@ -19,6 +19,7 @@ from weftline.runtime.tool_call import closed, new_context, pending_call
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import Item, NewRun, Write
 from weftline.tools.base import ToolFailed, ToolOutput
+from weftline.tools.results import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,10 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
-        return _refused(command, call, work, prompts.child_not_started(call.name, str(error)))
+        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
-        return _refused(command, call, work, prompts.child_not_started(call.name, str(error)))
+        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
@@ -76,7 +77,7 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         if is_being_cancelled():
             raise
         logger.exception("run %s: the result of the subagent %s could not be made", work.run_id, call.name)
-        output = ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+        output = ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
     return closed(command, call, work, output, how, attempt=call.attempt)
 

@@ -52,6 +52,7 @@ from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Resumed
+from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
@@ -377,11 +378,18 @@ class EmbeddedEngine(StoredRuns):
         await self._append(run, closed.head, closed.body)
         return True
 
-    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+    async def answer_await(
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+    ) -> AwaitOutcome:
         """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again."""
         self._log.require_well()
         run = await self._residents.load(key)
-        args: bytes | None = None
+        question, args = open_await(run.state, await_id), None
+        if question is not None and needs_somebody_else(run, question, answer):
+            require_askable(run, question, answer, by=by)
+            await self._settled(run)
+            await require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
+            run = await self._residents.load(key)
         if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
             name = run.state.batch.calls[question.index].name

@@ -18,6 +18,7 @@ from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
 from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
+from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -196,8 +197,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+    async def answer_await(
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+    ) -> AwaitOutcome:
         """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again.
+
+        `person_of` tells which names are one person, for the rule of four eyes.
 
         Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) for one that does not fit, `Forbidden`
         (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late. The run

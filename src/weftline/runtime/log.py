@@ -140,7 +140,7 @@ class Log:
             elif kind is RunCreated:
                 log.latest = at
             elif type(head) is AwaitOpened:
-                write.awaits.append(_new_await(run, head, body, at))
+                write.awaits.append(_new_await(run, head, body, at, state=state))
             elif type(head) is AwaitClosed:
                 write.answered.append(head.id)
             if draft.child is not None:
@@ -482,11 +482,12 @@ class Log:
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
 
 
-def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int) -> NewAwait:
+def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:
     parent = run.state.parent
     root = run.key if parent is None else ids.key_of(parent.root or parent.run)
     deadline_at = None if head.timeout_us is None else at + head.timeout_us
-    return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body)
+    tool = state.batch.calls[head.index].name if head.index < len(state.batch.calls) else ""
+    return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)
 
 
 def _wake(log: RunLog) -> None:

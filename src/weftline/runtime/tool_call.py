@@ -26,7 +26,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, size_of
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
-from weftline.tools.results import output_of
+from weftline.tools.results import output_of, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         else:
             told = fields(run=context.run_id, tool=call.name, call=call.id)
             logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
-            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, str(error)), is_error=True)
+            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
     finally:
         notes.close()
     active_us = int((loop.time() - started) * 1_000_000)

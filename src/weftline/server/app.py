@@ -97,6 +97,8 @@ class App:
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
         """Called after webhooks have changed; set by their delivery."""
+        self.schedules_changed: Callable[[], None] = lambda: None
+        """Called after schedules have changed; set by their alarm."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -180,6 +182,8 @@ class App:
                 await self.models.refresh(change.workspace)
             case "webhooks":
                 self.webhooks_changed()
+            case "schedules":
+                self.schedules_changed()
 
     def _before_pages(self, request: Request) -> Response | None:
         """Adds CORS headers to the response; answers preflights."""

@@ -114,7 +114,7 @@ class Authenticator:
 
     async def _key(self, digest: bytes) -> Principal | None:
         key = await by_secret_hash(self._workspaces, digest)
-        if key is None or key.revoked_at is not None:
+        if key is None or key.revoked_at is not None or key.damaged:
             return None
         return Principal(key.id, key.workspace, key.slug, key.usage, key.agents, gated=key.gated, digest=digest)
 

@@ -17,6 +17,7 @@ from weftline.server.schemas.awaits import AnsweredAwait, AnswerModel, answer_of
 from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow
+from weftline.store.records.pages import PAGE_BYTES
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -57,19 +58,21 @@ async def list_awaits(
         workspace=key,
         after=(0, "") if after is None else (after[0], after[1]),
         limit=_PAGE,
+        max_bytes=PAGE_BYTES,
         root=root,
         agents=() if agent is None else (agent,),
         kinds=() if kind is None else (kind,),
         tool=name,
     )
-    found = await logs.awaits(wanted)
+    page = await logs.awaits(wanted)
+    found = [one for one in page if not one.unread]
     names = StoredNames(at.records)
 
     async def session_id(thread: int | None) -> str | None:
         return None if thread is None else await names.session(thread)
 
     shown = decode(encode(await await_views(found, session_id)))
-    return AwaitList(shown, [found[-1].run, found[-1].id] if len(found) == _PAGE else None)
+    return AwaitList(shown, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
 
 
 async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, said: dict[str, Any]) -> AnsweredAwait:

@@ -8,8 +8,10 @@ from typing import Any
 
 from msgspec.json import encode
 
+from weftline.agent.child_plans import subagents_of
 from weftline.agent.definition import Definition
 from weftline.agent.plans import asked_by_client
+from weftline.errors import InvalidRequest
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.workspace.code_agents import CodeAgent, CodeAgents
@@ -26,9 +28,39 @@ def code_agents(
     return CodeAgents([_code_agent(name, agent, models[name]) for name, agent in agents.items()], now_us=now_us)
 
 
-def models_of(agents: Mapping[str, Definition[Any, Any]], catalog: Catalog) -> dict[str, str | None]:
-    """The ids of agents' models. One that is an object becomes a provider of the catalog, `agent-<name>`."""
-    return {name: _model_id(name, agent.model, catalog) for name, agent in agents.items()}
+class AgentModels:
+    """The ids of the models of agents and of those below them.
+
+    One that is an object becomes a provider of the catalog: `agent-<name>`, and `agent-<name>.<tool>` for a subagent's.
+    """
+
+    def __init__(self, agents: Mapping[str, Definition[Any, Any]], catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._named: dict[int, tuple[Provider, str]] = {}
+        """By the id of an object: the object, which keeps the id its own, and what the catalog calls it."""
+        for name, agent in agents.items():
+            self._offer(agent, name)
+        self.by_agent = {name: self._id(agent.model) for name, agent in agents.items()}
+
+    async def of_child(self, agent: Definition[Any, Any], code: str) -> str | None:
+        """For `ChildPlans`. Raises `InvalidRequest` for an object of an agent that was not there from the beginning."""
+        return self._id(agent.present_model)
+
+    def _offer(self, agent: Definition[Any, Any], name: str) -> None:
+        if agent.model is not None and not isinstance(agent.model, str):
+            # Under each of its names: a run that the last process began may have another than this one would give it.
+            self._catalog.add(agent.model, name=f"agent-{name}")
+            self._named.setdefault(id(agent.model), (agent.model, f"agent-{name}"))
+        for tool, below in subagents_of(agent).items():
+            self._offer(below, f"{name}.{tool}")
+
+    def _id(self, model: str | Provider | None) -> str | None:
+        if model is None or isinstance(model, str):
+            return model
+        known = self._named.get(id(model))
+        if known is None:
+            raise InvalidRequest("The model of this subagent is an object that the server does not know: name a model.")
+        return f"provider:{known[1]}"
 
 
 def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> CodeAgent:
@@ -44,10 +76,3 @@ def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> Co
         spec=encode(shown),
         plan=partial(asked_by_client, agent, code=name, model=model),
     )
-
-
-def _model_id(name: str, model: str | Provider | None, models: Catalog) -> str | None:
-    if model is None or isinstance(model, str):
-        return model
-    models.add(model, name=f"agent-{name}")
-    return f"provider:agent-{name}"

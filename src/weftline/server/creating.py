@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.json import encode
 
 from weftline.errors import Conflict, Forbidden, InvalidRequest
+from weftline.messages import Blob
+from weftline.plan import RunPlan
 from weftline.server.accept import wanted
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
@@ -21,10 +23,12 @@ from weftline.server.planning import plan_of
 from weftline.server.principal import Principal
 from weftline.server.sse import resume_point, send_events
 from weftline.store.base import IdempotencyKey
+from weftline.wire.bodies import RunBody
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField, with_typos
 from weftline.workspace import agents
+from weftline.workspace.context import Caller, Workspaces
 
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
@@ -35,6 +39,33 @@ class Made(Struct, frozen=True):
 
     run_id: str
     warnings: Warnings = UNSET
+
+
+class Creating(Protocol):
+    """What creating runs needs of an engine."""
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        metadata: str = "{}",
+        idempotency: IdempotencyKey | None = None,
+        secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
+    ) -> str: ...
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
+
+
+class CreatingHost(Protocol):
+    """The server, as far as runs are created."""
+
+    @property
+    def engine(self) -> Creating: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
 
 
 Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
@@ -52,29 +83,36 @@ async def create_run(
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
+    run_id = await create_checked(app, principal, body, requested_by=principal.who, idempotency=idempotency)
+    return Made(run_id, warnings)
+
+
+async def create_checked(
+    app: CreatingHost, caller: Caller, body: RunBody, *, requested_by: str, idempotency: IdempotencyKey | None = None
+) -> str:
+    """Creates the run of a body that is valid; returns its id."""
     agent_id = body.agent_id
     if agent_id is not None:
-        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
-    agents.require_named(principal, agent_id)
-    earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
+        agent_id = await agents.id_of(app.workspaces, caller.workspace, agent_id)
+    agents.require_named(caller, agent_id)
+    earlier = idempotency and await app.engine.created_before(caller.workspace, idempotency)
     if earlier:  # whatever has become of its agent, models and tools since
-        return Made(earlier, warnings)
+        return earlier
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
-        whole = await effective(app.workspaces, principal, agent_id, whole)
+        whole = await effective(app.workspaces, caller, agent_id, whole)
     try:
-        run_id = await app.engine.create(
-            principal.workspace,
-            await parsed(partial(plan_of, app.workspaces, requested_by=principal.who), whole.spec),
+        return await app.engine.create(
+            caller.workspace,
+            await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
-            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=principal.workspace),
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=caller.workspace),
             blobs=body.blobs,
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None
-    return Made(run_id, warnings)
 
 
 async def answer_created(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
@@ -30,9 +30,11 @@ from weftline.server.operations import operations
 from weftline.server.options import ServerOptions
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.routes import ROUTES
+from weftline.server.scheduled import start as start_scheduled
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.workspace.delivering import WebhookDeliveries
+from weftline.workspace.firing import ScheduleAlarm
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class Mounted:
 
     @asynccontextmanager
     async def _served(self) -> AsyncGenerator[None]:
-        """All that goes on beside the engine: administration, webhooks, keep-alives, MCP sessions."""
+        """All that goes on beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
         engine = self._engine
         host, store, stored = await engine.runtime(), engine.store, engine.stored
         models = {name: await engine.model_id(agent.model) for name, agent in engine.agents.items()}
@@ -139,6 +141,8 @@ class Mounted:
             watch=host.watch_ends,
         )
         app.webhooks_changed = deliveries.changed
+        alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+        app.schedules_changed = alarm.changed
 
         async def administered() -> None:
             app.auth.forget()
@@ -154,16 +158,17 @@ class Mounted:
         )
         await control.start()
 
-        async def deliver() -> None:
+        async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
             await host.moving()
-            await deliveries.run()
+            await work()
 
         async def beat() -> None:
             while True:
                 await asyncio.sleep(BEAT_S)
                 host.beat()
 
-        tasks = [asyncio.create_task(deliver()), asyncio.create_task(beat())]
+        works = (once_moving(deliveries.run), once_moving(alarm.run), beat())
+        tasks = [asyncio.create_task(work) for work in works]
         self._app = app
         try:
             yield

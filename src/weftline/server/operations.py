@@ -28,6 +28,14 @@ from weftline.server.await_operations import AskingLogs, answer_await, list_awai
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.run_operations import EndedLogs, fork, import_file, list_calls, list_doubts
+from weftline.server.schedule_operations import (
+    SchedulingLogs,
+    create_schedule,
+    delete_schedule,
+    list_schedules,
+    run_schedule,
+    switch_schedule,
+)
 from weftline.server.schemas.agents import Agent, agent_json, parse_agent
 from weftline.server.schemas.keys import Key, key_json
 from weftline.server.schemas.providers import Provider, parse_provider, provider_json
@@ -42,7 +50,7 @@ from weftline.server.schemas.webhooks import (
 )
 from weftline.server.views import cancelled
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Store, Write, Written
+from weftline.store.base import IdempotencyKey, LogReader, LogStore, RunFilter, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
@@ -73,14 +81,10 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, EndedLogs, Protocol):
+class Logs(AskingLogs, EndedLogs, SchedulingLogs, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
-        ...
-
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
@@ -116,6 +120,9 @@ class StoredLogs:
         command = f"weftline serve{db_option(self._folder)}"
         raise Conflict(f"No server has this store open: start `{command}`, then answer.")
 
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        return None
+
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
         return await add_ended(self._store, write)
 
@@ -125,7 +132,7 @@ class StoredLogs:
 
     async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
         command = f"weftline serve{db_option(self._folder)}"
-        raise Conflict(f"No server has this store open: start `{command}`, then fork the run.")
+        raise Conflict(f"No server has this store open: start `{command}`, then start the run.")
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         return await calls_of(self._store, row, store_id=self._store.id)
@@ -178,6 +185,11 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
         "runs.cancel": _cancel_run,
+        "schedules.create": create_schedule,
+        "schedules.list": list_schedules,
+        "schedules.delete": delete_schedule,
+        "schedules.switch": switch_schedule,
+        "schedules.run": run_schedule,
         "awaits.list": list_awaits,
         "awaits.answer": answer_await,
     }

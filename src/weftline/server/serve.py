@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.agent.child_plans import ChildPlans
 from weftline.agent.loader import AgentsFile, load_agents_file
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.config import Config, load_config
@@ -35,7 +36,7 @@ from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
 from weftline.runtime.engine import Engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
-from weftline.server.code_agents import code_agents, models_of
+from weftline.server.code_agents import AgentModels, code_agents
 from weftline.server.connections import Connections
 from weftline.server.control import Control
 from weftline.server.listener import Listener
@@ -46,6 +47,7 @@ from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
+from weftline.server.scheduled import start as start_scheduled
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
@@ -55,6 +57,7 @@ from weftline.store import open_store
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
+from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 logger = logging.getLogger(__name__)
@@ -158,14 +161,15 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, CodeAgents]:
-    """The agents and tools of a file, and what clients see of the agents. Raises `WeftlineError`."""
+def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, AgentModels, CodeAgents]:
+    """The agents and tools of a file, the agents' models, and what clients see of them. Raises `WeftlineError`."""
     if path is None:
-        return AgentsFile({}, {}), NO_CODE
+        return AgentsFile({}, {}), AgentModels({}, models), NO_CODE
     file = load_agents_file(path)
     for name, agent in file.agents.items():
         require_durable(agent, name)
-    return file, code_agents(file.agents, models_of(file.agents, models), now_us=SystemClock().now_us())
+    own = AgentModels(file.agents, models)
+    return file, own, code_agents(file.agents, own.by_agent, now_us=SystemClock().now_us())
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -182,7 +186,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    file, code = read_app(settings.app, models)
+    file, agent_models, code = read_app(settings.app, models)
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
@@ -202,14 +206,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
         logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
-    engine = await EmbeddedEngine(
+    engine = EmbeddedEngine(
         store,
         models=catalogs,
         tools=tools,
         model_timeout_s=options.model_timeout_s,
         slow_turn_s=options.slow_turn_s,
         limits=limits,
-    ).start()
+    )
+    tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
+    await engine.start()
     app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
     deliveries = WebhookDeliveries(
         app.workspaces,
@@ -219,6 +225,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
+    alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+    app.schedules_changed = alarm.changed
 
     async def administered() -> None:
         app.auth.forget()
@@ -267,16 +275,18 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_deliver(engine, deliveries))
+        delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
+        scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
         warm = asyncio.create_task(transport.preload())
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.tell()
         logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
-        for task in (asked, beats, warm, delivering):
+        for task in (asked, beats, warm, delivering, scheduling):
             task.cancel()
-        await asyncio.wait({delivering, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
+        ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
+        await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         await control.stop()
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -294,10 +304,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     return stopping.code
 
 
-async def _deliver(engine: Engine, deliveries: WebhookDeliveries) -> None:
-    """What a backup still had to deliver has mostly been delivered since: it waits with the runs."""
+async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
+    """What a backup still had to deliver or to start has mostly been since: it waits with the runs."""
     await engine.moving()
-    await deliveries.run()
+    await work()
 
 
 async def _beat(engine: Engine) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
-from weftline.kernel.bodies import decode_await
+from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
@@ -112,11 +112,19 @@ async def await_views(
 ) -> list[awaits.OpenAwait]:
     """What people are asked, as the protocol shows it; `session_id` names a thread."""
     sessions = {one.thread: await session_id(one.thread) for one in found}
-    return [_await_view(one, session_id=sessions[one.thread]) for one in found]
+
+    def made() -> list[awaits.OpenAwait]:
+        return [_await_view(one, session_id=sessions[one.thread]) for one in found]
+
+    return made() if sum([len(one.body) for one in found]) <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
 
 
 def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
-    body = decode_await(one.body)
+    damaged = one.damaged
+    try:
+        body = decode_await(one.body.decode())  # the arguments are passed on as they are, and must be UTF-8
+    except UNREADABLE:
+        damaged, body = "body", AwaitBody("", "", "", Raw(b"{}"))
     run_id = ids.run_id(one.run, one.salt)
     return awaits.OpenAwait(
         one.id,
@@ -134,6 +142,7 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         body.multiple,
         responses.iso(one.opened_at),
         None if one.deadline_at is None else responses.iso(one.deadline_at),
+        damage.error_code(damaged),
     )
 
 

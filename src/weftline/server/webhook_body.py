@@ -28,7 +28,7 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
     if run is None:
         raise WeftlineError("The run is gone.", code="not_found")
     body: dict[str, Any] = {
-        "id": delivery_id(row.key),
+        "id": delivery_id(row),
         "type": event_of(row),
         "webhookId": webhook.id,
         "workspace": await workspaces.slug_of(app.workspaces, webhook.workspace),
@@ -44,10 +44,8 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
 
 async def _asked(app: App, run: RunRow, id: str) -> tuple[OpenAwait, bool]:
     """What people were asked, and whether they still are."""
-    still = await app.engine.awaits(AwaitFilter(workspace=run.workspace, run=run.key, limit=_MANY))
-    for one in still:
-        if one.id == id:
-            return one, True
+    for still in await app.engine.awaits(AwaitFilter(workspace=run.workspace, run=run.key, id=id, limit=1)):
+        return still, True
     asked = await app.engine.newest_facts(run.key, kinds=(KIND[AwaitOpened],), limit=_MANY, max_bytes=_MANY_BYTES)
     for fact in asked:
         head = decode_fact.decode(fact.head)

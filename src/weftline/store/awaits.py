@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+KINDS = ("question", "confirm", "plan", "doubt")
+"""What is asked for; the first is the one that approves nothing."""
+
 
 class NewAwait(Struct, frozen=True):
     """A question to a person that a run opens. The store lists it until the run closes it."""
@@ -17,6 +20,8 @@ class NewAwait(Struct, frozen=True):
     deadline_at: int | None
     body: bytes
     """As in the log."""
+    tool: str = ""
+    """Whose call it is about."""
 
 
 class OpenAwait(Struct, frozen=True):
@@ -37,6 +42,10 @@ class OpenAwait(Struct, frozen=True):
     opened_at: int
     deadline_at: int | None
     body: bytes
+    """Empty if it was not read: those before it have filled `AwaitFilter.max_bytes`."""
+    unread: bool = False
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class AwaitFilter(Struct, frozen=True, kw_only=True):
@@ -45,6 +54,9 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     workspace: int
     after: tuple[int, str] = (0, "")
     limit: int = 50
+    max_bytes: int | None = None
+    """How much is read of the bodies, which may be large: as many as fit, the first in any case unless this is 0."""
+    id: str | None = None
     run: int | None = None
     root: int | None = None
     """Those of this run and, if it is at the top, of all runs below it."""

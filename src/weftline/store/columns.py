@@ -6,7 +6,9 @@ values, and the name of the column, so that whoever shows the row can say that i
 
 from __future__ import annotations
 
-from msgspec import DecodeError
+from collections.abc import Sequence
+
+from msgspec import DecodeError, Raw
 from msgspec.json import Decoder
 
 STATUSES = frozenset({"queued", "running", "paused", "succeeded", "failed", "cancelled"})
@@ -14,6 +16,8 @@ MAX_TIME_US = 253_402_300_799_999_999
 """The end of the year 9999, the last that ISO 8601 can name in four digits."""
 
 _decode_words = Decoder(dict[str, str]).decode
+_scan = Decoder(Raw).decode
+_decode_texts = Decoder(list[str]).decode
 
 
 class Columns:
@@ -48,6 +52,26 @@ class Columns:
 
     def text_or_none(self, name: str, value: str | bytes | None) -> str | None:
         return None if value is None else self.text(name, value)
+
+    def one_of(self, name: str, value: str | bytes, known: Sequence[str]) -> str:
+        """A text that is one of these; the first of them stands for one that is not."""
+        return value if isinstance(value, str) and value in known else self._bad(name) or known[0]
+
+    def texts(self, name: str, value: str | bytes) -> tuple[str, ...]:
+        """JSON: a list of strings."""
+        try:
+            return tuple(_decode_texts(value))
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            return self._bad(name) or ()
+
+    def json(self, name: str, value: bytes) -> bytes:
+        """Any JSON."""
+        try:
+            value.decode()  # what is inside of a string is not looked at otherwise
+            _scan(value)
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            return self._bad(name) or b"{}"
+        return value
 
     def words(self, name: str, value: str | bytes) -> str:
         """JSON: strings by name."""

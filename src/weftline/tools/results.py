@@ -48,6 +48,11 @@ def output_bytes(parts: Iterable[UserPart]) -> int:
     return sum([_size(part) for part in parts])
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says, or what it is if it says nothing: an empty reason tells nobody anything."""
+    return str(error) or type(error).__name__
+
+
 def error_of(error: BaseException) -> ToolOutput:
     """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
     try:

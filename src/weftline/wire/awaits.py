@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias, get_args
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from weftline.kernel.entries import AwaitKind, AwaitOutcome
 
@@ -37,6 +37,8 @@ class OpenAwait(Struct, rename="camel"):
     multiple: bool
     opened_at: _Time
     expires_at: _Time | None
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 
 
 class AwaitPage(Struct, rename="camel"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
 from msgspec.json import encode
 
 from weftline.errors import LOG_DAMAGED, StoreError
@@ -27,3 +28,8 @@ def damaged_event(error: StoreError) -> tuple[str, bytes]:
     """The event in place of an entry that cannot be read. It is the last of its stream."""
     payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}
     return "error", encode(payload)
+
+
+def error_code(damaged: str) -> str | UnsetType:
+    """The code of one of a list, `damaged` being the column that cannot be read, if there is one."""
+    return LOG_DAMAGED if damaged else UNSET

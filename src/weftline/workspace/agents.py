@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, InvalidRequest, NotFound, StoreError
 from weftline.store.database import Query
 from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
@@ -191,6 +191,8 @@ def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
         raise no_such_agent(name)
     if row is None or not _is_usable(caller, row):
         raise _forbidden()
+    if row.damaged:  # it must not be carried out as something else than it was
+        raise StoreError(f"The agent {row.id} is damaged: its {row.damaged} cannot be read.", code=LOG_DAMAGED)
     return row
 
 

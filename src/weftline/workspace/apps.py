@@ -11,6 +11,7 @@ from weftline.store.records import apps
 from weftline.store.records import workspaces as workspace_records
 from weftline.store.records.apps import App, NewApp
 from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.people import maker
 from weftline.workspace.redirects import redirect_uri
 from weftline.workspace.scopes import SCOPES, distinct, unknown_scopes
 from weftline.workspace.workspaces import ensured
@@ -75,8 +76,12 @@ def checked_app(
     )
 
 
-async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, str]:
-    """Registers an app, and returns it with its client secret, which is not stored."""
+async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str = "") -> tuple[App, str]:
+    """Registers an app, and returns it with its client secret, which is not stored.
+
+    `made_by` is who asks for it over the API, as logs name them.
+    """
+    person = await maker(at, made_by)
     client_id, secret = CLIENT + secrets.token_hex(10), at.hasher.mint(CLIENT_SECRET)
     now = at.clock.now_us()
 
@@ -86,7 +91,9 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str) -> tuple[App, 
             raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
         if (yield from apps.count(workspace)) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} OAuth apps.")
-        yield from apps.insert(new, client_id=client_id, workspace=workspace, secret=secret.stored, now=now)
+        yield from apps.insert(
+            new, client_id=client_id, workspace=workspace, secret=secret.stored, now=now, made_by=person
+        )
         return (yield from _known(client_id, slug))
 
     return await at.records.write(query()), secret.secret

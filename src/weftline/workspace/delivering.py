@@ -144,6 +144,9 @@ class WebhookDeliveries:
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
         """The response's status and what is wrong with it; "" if nothing."""
+        damaged = webhook.damaged or row.damaged
+        if damaged:
+            return None, f"What is stored of it is damaged: its {damaged} cannot be read."
         try:
             body = await self._render(webhook, row)
             secret, url = opened(self._at, webhook)
@@ -152,7 +155,7 @@ class WebhookDeliveries:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"weftline/{__version__}",
-            "Weftline-Delivery": delivery_id(row.key),
+            "Weftline-Delivery": delivery_id(row),
             "Weftline-Event": event_of(row),
             SIGNATURE: signature(secret, body, at_s=self._at.clock.now_us() // 1_000_000),
         }
@@ -187,8 +190,8 @@ def event_of(row: DeliveryRow) -> str:
     return "await.opened" if row.about else "run.ended"
 
 
-def delivery_id(key: int) -> str:
-    return f"dlv_{key:x}"
+def delivery_id(row: DeliveryRow) -> str:
+    return f"dlv_{row.key:x}{row.salt}"
 
 
 def signature(secret: bytes, body: bytes, *, at_s: int) -> str:

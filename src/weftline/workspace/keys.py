@@ -17,6 +17,7 @@ from weftline.store.records.keys import ApiKey, NewKey
 from weftline.store.records.pages import RowPage
 from weftline.workspace.code_agents import CodeAgents
 from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.people import maker
 from weftline.workspace.workspaces import ensured
 
 PREFIX = "weft_"
@@ -52,8 +53,11 @@ async def create(
     usage: str = "developer_api",
     agents: Sequence[str] = (),
     agents_exist: bool = False,
+    made_by: str = "",
 ) -> CreatedKey:
     """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents, by id or slug.
+
+    `made_by` is who asks for it over the API, as logs name them; an operator's keys are made by nobody.
 
     With `agents_exist` an agent that the workspace does not have is refused. A command does not know the agents that
     are code of the server, and takes any.
@@ -70,6 +74,7 @@ async def create(
         name=name,
         usage=usage,
         agents=tuple(checked_agents(agents)),
+        made_by=await maker(at, made_by),
     )
     return CreatedKey(
         await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us(), agents_exist=agents_exist)),

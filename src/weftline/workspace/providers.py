@@ -7,8 +7,10 @@ headers.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,8 +18,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.config import provider_settings
-from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, StoreError, WeftlineError, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, WeftlineError, invalid
 from weftline.framing import REFUSAL, frames_request
+from weftline.kernel.damage import UNREADABLE
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
@@ -28,6 +31,8 @@ from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow
 from weftline.store.secrets import Vault
 from weftline.workspace.context import Change, Workspaces
+
+logger = logging.getLogger(__name__)
 
 _NOT_OPTIONS = frozenset(
     {
@@ -123,7 +128,10 @@ _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
 def spec_of(row: ProviderRow) -> ProviderSpec:
     """As shown to callers: without the secrets in its address."""
-    return _decode_spec(row.spec)
+    if not row.damaged:
+        with suppress(*UNREADABLE):
+            return _decode_spec(row.spec)
+    raise StoreError(f"The provider {row.id} is damaged: its {row.damaged or 'spec'} cannot be read.", code=LOG_DAMAGED)
 
 
 async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, values: ProviderSecrets) -> ProviderRow:
@@ -191,21 +199,29 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
 
 
 async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]:
-    """The providers of a workspace, ready to be built; one whose key cannot be read says so."""
+    """The providers of a workspace, ready to be built; one whose key cannot be read says so.
+
+    One that is damaged is left out, as if it had been removed: the others are not to suffer for it.
+    """
     rows = await at.records.read(providers.of_workspace(workspace), heavy=True)
     if not rows:
         return ()
     # Thousands of models take a while to check.
-    return await asyncio.to_thread(lambda: [_own(at.vault, row) for row in rows])
+    return await asyncio.to_thread(lambda: [own for row in rows if (own := _own(at.vault, row)) is not None])
 
 
-def _own(vault: Vault, row: ProviderRow) -> OwnProvider:
+def _own(vault: Vault, row: ProviderRow) -> OwnProvider | None:
     fault, values = "", ProviderSecrets()
+    try:
+        spec = spec_of(row)
+    except StoreError as error:
+        logger.warning("%s", error.message)
+        return None
     try:
         values = _open(vault, row)
     except StoreError as error:
         fault = error.message
-    return OwnProvider(row.id, row.version, _settings(row.name, spec_of(row), values), fault)
+    return OwnProvider(row.id, row.version, _settings(row.name, spec, values), fault)
 
 
 def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
@@ -218,7 +234,10 @@ def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
 def _require_room(more: int, *, workspace: int) -> Query[None]:
     if more <= 0:
         return
-    listed = sum([len(_decode_models(spec).models) for spec in (yield from providers.specs(workspace))])
+    listed = 0
+    for spec in (yield from providers.specs(workspace)):
+        with suppress(*UNREADABLE):  # one that is damaged lists none
+            listed += len(_decode_models(spec).models)
     if listed + more > MAX_MODELS_PER_WORKSPACE:
         fault = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
         raise invalid([Issue("models", fault)])

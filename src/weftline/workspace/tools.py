@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid
 from weftline.framing import REFUSAL, frames_request
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
@@ -51,7 +53,10 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
 
 def spec_of(row: ToolRow) -> HttpSpec:
     """As shown to callers: without the secrets in its address."""
-    return _decode_spec(row.spec)
+    if not row.damaged:
+        with suppress(*UNREADABLE):
+            return _decode_spec(row.spec)
+    raise StoreError(f"The tool {row.id} is damaged: its {row.damaged or 'spec'} cannot be read.", code=LOG_DAMAGED)
 
 
 async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapping[str, str]) -> ToolRow:

@@ -103,9 +103,9 @@ async def deliveries_of(
     return await at.records.read(query, heavy=status is not None)
 
 
-async def redeliver(at: Workspaces, webhook: WebhookRow, key: int) -> DeliveryRow:
+async def redeliver(at: Workspaces, webhook: WebhookRow, key: int, *, salt: str) -> DeliveryRow:
     """Makes a delivery due again, whatever its status. Raises `NotFound`."""
-    row = await at.records.write(deliveries.redeliver(key, webhook=webhook.key, now=at.clock.now_us()))
+    row = await at.records.write(deliveries.redeliver(key, salt=salt, webhook=webhook.key, now=at.clock.now_us()))
     if row is None:
         raise NotFound("There is no such delivery.")
     await at.changed(Change("webhooks", webhook.workspace))

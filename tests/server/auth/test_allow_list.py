@@ -43,10 +43,11 @@ class Belongings(Struct):
     slug: str
     run: str
     session: str
+    schedule: str = NO_ID
 
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
-        params |= {"runId": self.run, "sessionId": self.session}
+        params |= {"runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
         return re.sub(r"\{(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
@@ -74,7 +75,9 @@ class Office:
         with_agent = {"agentId": agent["id"]} if name else spec
         run = await self.make("agent-runs", {**with_agent, "prompt": "hi"})
         session = await self.make("agent-sessions", with_agent)
-        return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"])
+        yearly = {"name": "Yearly", "cron": "@yearly", "spec": {**with_agent, "prompt": "hi"}}
+        schedule = await self.make("schedules", yearly)
+        return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"], schedule["id"])
 
 
 @pytest.fixture
@@ -91,6 +94,7 @@ BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/awaits/{awaitId}": {"outcome": "approved"},
     "POST …/agent-runs/{runId}/fork": {"turn": 0},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
+    "PATCH …/schedules/{scheduleId}": {"enabled": False},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {
         "jsonrpc": "2.0",
         "id": 1,
@@ -150,7 +154,7 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
 
 
 runs, sessions = "/api/v1/workspaces/acme/agent-runs", "/api/v1/workspaces/acme/agent-sessions"
-inbox = "/api/v1/workspaces/acme/awaits"
+inbox, schedules = "/api/v1/workspaces/acme/awaits", "/api/v1/workspaces/acme/schedules"
 
 
 def told(reply: Reply, named: Belongings) -> Any:
@@ -231,6 +235,26 @@ async def lists_awaits(office: Office) -> None:
     assert (await office.call("POST", f"{runs}/{mine}/awaits/{question['id']}", office.narrow, said)).status == 200
 
 
+async def lists_schedules(office: Office) -> None:
+    found = (await office.call("GET", schedules, office.narrow)).json["schedules"]
+    assert [one["id"] for one in found] == [office.mine.schedule]
+    assert len((await office.call("GET", schedules, office.wide)).json["schedules"]) == 3
+
+
+async def creates_schedules(office: Office) -> None:
+    yearly = {"name": "Yearly", "cron": "@yearly"}
+    for spec in ({"agentId": office.theirs.id}, {"modelId": "scripted:hello"}):
+        body = {**yearly, "spec": {**spec, "prompt": "hi"}}
+        check_error(await office.call("POST", schedules, office.narrow, body), 403, "forbidden")
+    once, mine = {"idempotency-key": "k1"}, {**yearly, "spec": {"agentId": office.mine.id, "prompt": "hi"}}
+    for status in (201, 409):
+        reply = await office.world.call("POST", schedules, credential=office.narrow, body=mine, headers=once)
+        assert reply.status == status, reply.body
+        given = {"spec": {"agentId": office.theirs.id, "prompt": "hi"}}
+        if status == 201:
+            await office.call("PATCH", f"{schedules}/{reply.json['id']}", office.wide, given)
+
+
 async def lists_agents(office: Office) -> None:
     found = (await office.call("GET", "/api/v1/workspaces/acme/agents", office.narrow)).json["agents"]
     assert [one["id"] for one in found] == [office.mine.id]
@@ -247,6 +271,8 @@ CHECKS: dict[str, Check] = {
     "POST …/agent-sessions": creates_sessions,
     "GET …/agent-sessions": lists_sessions,
     "GET …/awaits": lists_awaits,
+    "GET …/schedules": lists_schedules,
+    "POST …/schedules": creates_schedules,
     "GET …/agents": lists_agents,
     "GET /api/a2a/{slug}/discovery": lists_cards,
 }

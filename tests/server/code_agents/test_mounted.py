@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,25 @@ async def test_clients_read_what_an_agent_is_for_and_not_what_its_code_raised(
     assert snapshot["status"] == "failed" and run in snapshot["error"]
     assert "password" not in f"{snapshot}{frames}"
     assert any(run in record.message and "password" in record.message for record in caplog.records)
+
+
+async def test_a_mounted_engine_starts_what_its_agents_have_scheduled(tmp_path: Path) -> None:
+    swept = asyncio.Event()
+
+    @tool
+    async def sweep() -> str:
+        """Sweeps."""
+        swept.set()
+        return "Swept."
+
+    agent = Agent(ScriptedModel([calls("sweep"), "Done."]), name="sweeper", tools=[sweep])
+    engine = Engine(tmp_path / "data", agents=[agent], models=Catalog())
+    async with listening(in_starlette(engine)) as url, joined(f"{url}/agents", tmp_path / "data") as api:
+        soon = (datetime.now(UTC) + timedelta(milliseconds=100)).isoformat()
+        spec = {"agentId": "sweeper", "prompt": "Sweep."}
+        made = await api.post("schedules", {"name": "Soon", "at": soon, "spec": spec})
+        assert made.status == 201 and made.json["agentId"] == "sweeper", made.body
+        async with asyncio.timeout(TIMEOUT_S):
+            await swept.wait()
+        (run,) = (await api.get(f"agent-runs?metadata=weftline.schedule:{made.json['id']}")).json["runs"]
+        assert run["agentId"] == "sweeper"

@@ -37,6 +37,7 @@ from weftline.server.schemas.awaits import AnswerModel, PauseModel, ResumeModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
+from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
 from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
@@ -55,6 +56,7 @@ MAKERS: dict[str, tuple[str, Json, str]] = {
     "agentId": ("agents", {"name": "Known", "spec": MODEL}, "id"),
     "sessionId": ("agent-sessions", MODEL, "sessionId"),
     "webhookId": ("webhooks", {"url": "http://127.0.0.1:9/hook"}, "id"),
+    "scheduleId": ("schedules", {"name": "Known", "cron": "@yearly", "spec": {**MODEL, "prompt": "hi"}}, "id"),
     "keyId": ("api-keys", {"name": "another"}, "id"),
     "toolId": ("tools", {"name": "look_up", "url": "http://127.0.0.1:9/{{word}}", "parameters": WORD}, "id"),
     "providerId": ("providers", {"name": "known", "family": "openai_chat", "apiKey": "k", "models": ["m"]}, "id"),
@@ -82,6 +84,8 @@ BODIES: dict[Any, Json] = {
     AgentModel: {"name": "Another", "spec": {}},
     WebhookModel: {"url": "http://127.0.0.1:9/hook"},
     WebhookChange: {"enabled": True},
+    ScheduleModel: {"name": "Another", "at": "2100-01-01T00:00:00Z", "spec": {**MODEL, "prompt": "hi"}},
+    ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},

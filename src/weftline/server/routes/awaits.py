@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -40,12 +42,14 @@ from weftline.server.schemas.awaits import (
 )
 from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter
-from weftline.store.records.pages import fitting
+from weftline.store.records.pages import PAGE_BYTES
 from weftline.wire.awaits import KINDS, AwaitPage, Kind
 from weftline.wire.json_text import decode_object
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
+from weftline.workspace.people import person_of
 
+_MADE_HERE_BYTES = 64 * 1024
 _BODY_BYTES = 2 * MAX_RESULT_BYTES
 
 
@@ -86,10 +90,12 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
     cursor = request.query_value("cursor")
     limit = page_limit(request)
     after = (0, "") if cursor is None else await_of(cursor)
-    found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1))
-    page = found[: fitting((len(one.body) for one in found), limit=limit)]
+    found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
+    page = [one for one in found[:limit] if not one.unread]
     more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-    return Response(encode(AwaitPage(await await_views(page, app.engine.session_id), more)))
+    shown = AwaitPage(await await_views(page, app.engine.session_id), more)
+    large = sum([len(one.body) for one in page]) > _MADE_HERE_BYTES
+    return Response(await asyncio.to_thread(encode, shown) if large else encode(shown))
 
 
 async def answer(app: App, request: Request, principal: Principal) -> Response:
@@ -102,7 +108,7 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     who = principal.who
     # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
     said = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
-    outcome = await app.engine.answer_await(key, await_id, said, by=who)
+    outcome = await app.engine.answer_await(key, await_id, said, by=who, person_of=partial(person_of, app.workspaces))
     return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
 
 
@@ -110,7 +116,7 @@ async def _waiting(app: App, request: Request, principal: Principal) -> int:
     """The run that the path names, or one below it of an agent that the credential is for."""
     if principal.agents:
         row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
-        below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1)
+        below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1, max_bytes=0)
         if await app.engine.awaits(below):
             return row.key
     return await locate_run(app, request, principal)

@@ -37,6 +37,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
         usage=body.usage or "developer_api",
         agents=body.agent_ids or (),
         agents_exist=True,
+        made_by=principal.who,
     )
     headers = ((b"cache-control", b"no-store"),)
     return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)

@@ -6,10 +6,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
 
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
-from weftline.errors import LOG_DAMAGED, InvalidRequest, NotFound
+from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids, prefixes
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
@@ -22,6 +22,7 @@ from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.wire import responses
+from weftline.wire.damage import error_code
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
 from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
 from weftline.workspace import agents, threads
@@ -102,7 +103,7 @@ def _session(row: ThreadRow) -> ListedSession:
         iso(row.created_at),
         iso(row.last_used_at),
         None if row.ended_at is None else iso(row.ended_at),
-        LOG_DAMAGED if row.damaged else UNSET,
+        error_code(row.damaged),
     )
 
 

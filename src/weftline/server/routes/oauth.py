@@ -306,7 +306,7 @@ async def create_app(app: App, request: Request, principal: Principal) -> Respon
         logo=body.logo or "",
         schemes=app.workspaces.redirect_schemes,
     )
-    made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug)
+    made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug, made_by=principal.who)
     return _json(created_app_json(made, secret), status=201)
 
 

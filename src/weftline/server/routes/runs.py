@@ -23,7 +23,7 @@ from weftline.server.sse import is_event_source, resume_point, send_events
 from weftline.server.views import await_views, cancelled, receipt_view, run_view
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
-from weftline.store.records.pages import fitting
+from weftline.store.records.pages import PAGE_BYTES
 from weftline.tools.base import ToolOutput
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.requests import ToolResult, parse_tool_result
@@ -63,9 +63,8 @@ async def _make_large(app: App, row: RunRow) -> Response:
 async def _awaits(app: App, row: RunRow) -> list[OpenAwait]:
     if row.ended_at is not None:
         return []
-    found = await app.engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key))
-    shown = found[: fitting((len(one.body) for one in found), limit=len(found))]
-    return await await_views(shown, app.engine.session_id)
+    found = await app.engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, max_bytes=PAGE_BYTES))
+    return await await_views([one for one in found if not one.unread], app.engine.session_id)
 
 
 async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:

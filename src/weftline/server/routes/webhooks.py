@@ -84,9 +84,9 @@ async def deliveries(app: App, request: Request, principal: Principal) -> Respon
 
 async def redeliver(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
-    key = parse_delivery_id(request.params["deliveryId"])
+    key, salt = parse_delivery_id(request.params["deliveryId"])
     app.engine.require_accepting()
-    row = await webhooks.redeliver(app.workspaces, webhook, key)
+    row = await webhooks.redeliver(app.workspaces, webhook, key, salt=salt)
     return Response(encode(await _delivery(app, row)), status=202)
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.server.schemas.validation import refused
 from weftline.store.records.agents import AgentRow
+from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.limits import MAX_AGENT_SPEC_BYTES
 from weftline.wire.requests import parse_session
@@ -52,6 +53,8 @@ class Agent(Struct, rename="camel"):
     warnings: Warnings = UNSET
     code: bool | UnsetType = UNSET
     """True for an agent that is code of the server: it cannot be changed here."""
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 
 
 class Agents(Struct, rename="camel"):
@@ -101,4 +104,5 @@ def agent_json(row: AgentRow, warnings: Warnings = UNSET) -> Agent:
         iso(row.updated_at),
         warnings,
         True if is_code(row) else UNSET,
+        error_code(row.damaged),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from weftline.store.records.keys import ApiKey
+from weftline.wire.damage import error_code
 from weftline.wire.responses import Time, iso
 
 
@@ -25,9 +26,11 @@ class Key(Struct, rename="camel"):
     agent_ids: tuple[str, ...]
     created_at: Time
     revoked_at: Time | None
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read: it lets nobody in. Left out otherwise."""
 
 
-class CreatedKey(Key, rename="camel"):
+class CreatedKey(Key, rename="camel", kw_only=True):
     key: str
 
 
@@ -37,11 +40,11 @@ class Keys(Struct, rename="camel"):
 
 
 def key_json(key: ApiKey) -> Key:
-    return Key(*_fields(key))
+    return Key(*_fields(key), error_code(key.damaged))
 
 
 def created_key_json(key: ApiKey, secret: str) -> CreatedKey:
-    return CreatedKey(*_fields(key), secret)
+    return CreatedKey(*_fields(key), key=secret)
 
 
 def _fields(key: ApiKey) -> tuple[str, str, str, str, str, tuple[str, ...], str, str | None]:

@@ -8,9 +8,11 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from weftline.errors import StoreError
 from weftline.redaction import shown_url
 from weftline.server.schemas.validation import refused
 from weftline.store.records.providers import ProviderRow
+from weftline.wire.damage import error_code
 from weftline.wire.responses import Time, iso
 from weftline.wire.tool_refs import Headers
 from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of
@@ -89,6 +91,8 @@ class Provider(Struct, rename="camel"):
     header_names: tuple[str, ...]
     created_at: Time
     updated_at: Time
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read: it is left out of the models. Left out otherwise."""
 
 
 class Providers(Struct, rename="camel"):
@@ -133,7 +137,11 @@ def parse_provider_changes(fields: dict[str, Any]) -> ProviderChanges:
 
 
 def provider_json(row: ProviderRow) -> Provider:
-    spec = spec_of(row)
+    damaged = ""
+    try:
+        spec = spec_of(row)
+    except StoreError as error:
+        damaged, spec = error.message, ProviderSpec(family="")
     return Provider(
         row.id,
         row.name,
@@ -148,6 +156,7 @@ def provider_json(row: ProviderRow) -> Provider:
         spec.header_names,
         iso(row.created_at),
         iso(row.updated_at),
+        error_code(damaged),
     )
 
 

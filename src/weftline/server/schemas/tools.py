@@ -9,11 +9,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from weftline.errors import Issue, invalid
+from weftline.errors import Issue, StoreError, invalid
 from weftline.redaction import shown_template
 from weftline.server.schemas.validation import refused
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
+from weftline.wire.damage import error_code
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.tool_refs import Headers, ToolName, Url
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
@@ -72,6 +73,8 @@ class Tool(Struct, rename="camel"):
     created_at: Time
     updated_at: Time
     warnings: Warnings = UNSET
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 
 
 class Tools(Struct, rename="camel"):
@@ -120,7 +123,11 @@ def unknown_in_tool(fields: dict[str, Any]) -> Sequence[UnknownField]:
 
 
 def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
-    spec = spec_of(row)
+    damaged = ""
+    try:
+        spec = spec_of(row)
+    except StoreError as error:
+        damaged, spec = error.message, HttpSpec(row.name, "")
     return Tool(
         row.id,
         row.kind,
@@ -137,6 +144,7 @@ def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
         iso(row.created_at),
         iso(row.updated_at),
         warnings,
+        error_code(damaged),
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound
 from weftline.redaction import shown_url
+from weftline.runtime import ids
 from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
+from weftline.wire.damage import error_code
 from weftline.wire.limits import URL_PATTERN
 from weftline.wire.responses import Time, iso
 from weftline.wire.run_spec import Part
@@ -40,9 +42,11 @@ class Webhook(Struct, rename="camel"):
     events: tuple[Event, ...]
     enabled: bool
     created_at: Time
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read: then nothing is delivered; left out otherwise."""
 
 
-class CreatedWebhook(Webhook, rename="camel"):
+class CreatedWebhook(Webhook, rename="camel", kw_only=True):
     secret: str
 
 
@@ -60,6 +64,8 @@ class Delivery(Struct, rename="camel"):
     """`run.ended` or `await.opened`."""
     await_id: str | None
     """What it is about, if it is not the end of the run."""
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 
 
 class Webhooks(Struct):
@@ -85,25 +91,28 @@ def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
         raise refused(error, WebhookChange, fields) from None
 
 
-def parse_delivery_id(text: str) -> int:
-    """The key of a delivery. Raises `NotFound`."""
-    match = re.fullmatch("dlv_([0-9a-f]{1,15})", text)
+def parse_delivery_id(text: str) -> tuple[int, str]:
+    """The key and the salt of a delivery; one from before there were salts has none. Raises `NotFound`."""
+    known = ids.parse(text, prefix="dlv_")
+    if known is not None:
+        return known
+    match = re.fullmatch("dlv_([0-9a-f]{1,12})", text)
     if match is None:
         raise NotFound("There is no such delivery.")
-    return int(match[1], 16)
+    return int(match[1], 16), ""
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
-    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at))
+    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), error_code(row.damaged))
 
 
 def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
-    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret)
+    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret=secret)
 
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
     return Delivery(
-        delivery_id(row.key),
+        delivery_id(row),
         run_id,
         row.status,
         row.attempts,
@@ -114,4 +123,5 @@ def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:
         row.last_error,
         event_of(row),
         row.about or None,
+        error_code(row.damaged),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from weftline.kernel.bodies import decode_await
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.base import Write
@@ -69,6 +68,7 @@ class MemoryDisk:
 
     def open_awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
         found: list[OpenAwait] = []
+        left = wanted.max_bytes
         for (key, id), one in sorted(self.awaits.items()):
             row, top = self.runs[key].row, self.runs.get(one.root)
             above = row if top is None else top.row
@@ -77,6 +77,7 @@ class MemoryDisk:
             fits = (
                 one.workspace == wanted.workspace
                 and (key, id) > wanted.after
+                and wanted.id in (None, id)
                 and wanted.run in (None, key)
                 and wanted.root in (None, one.root, key)
                 and wanted.thread in (None, thread)
@@ -84,9 +85,12 @@ class MemoryDisk:
                 and (not wanted.kinds or one.kind in wanted.kinds)
                 and (wanted.due_before is None or (one.deadline_at or wanted.due_before) < wanted.due_before)
                 and (wanted.opened_until is None or one.opened_at <= wanted.opened_until)
-                and (wanted.tool is None or decode_await(one.body).name == wanted.tool)
+                and wanted.tool in (None, one.tool)
             )
             if fits and len(found) < wanted.limit:
+                reads = left is None or len(one.body) <= left or (not found and wanted.max_bytes != 0)
+                if left is not None:
+                    left = left - len(one.body) if reads else 0
                 found.append(
                     OpenAwait(
                         run=key,
@@ -101,7 +105,8 @@ class MemoryDisk:
                         kind=one.kind,
                         opened_at=one.opened_at,
                         deadline_at=one.deadline_at,
-                        body=one.body,
+                        body=one.body if reads else b"",
+                        unread=not reads,
                     )
                 )
         return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, SqlValue, one, statement
 from weftline.store.records.pages import RowPage, page_keys
 
@@ -34,6 +36,8 @@ class AgentRow(AgentSummary, frozen=True):
     metadata: str
     """JSON, strings by name."""
     created_at: int
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class AgentColumns(Struct, frozen=True, kw_only=True):
@@ -130,10 +134,27 @@ def _agent(row: Row | None) -> AgentRow | None:
 def _row(row: Row) -> AgentRow:
     fields = list(row)
     fields[7] = bool(fields[7])
-    return AgentRow(*fields)
+    agent, read = AgentRow(*fields), Columns()
+    return replace(
+        agent,
+        slug=read.text("slug", agent.slug),
+        name=read.text("name", agent.name),
+        description=read.text("description", agent.description),
+        spec=read.json("spec", agent.spec),
+        metadata=read.words("metadata", agent.metadata),
+        created_at=read.time("created_at", agent.created_at),
+        updated_at=read.time("updated_at", agent.updated_at),
+        damaged=read.damaged,
+    )
 
 
 def _summary(row: Row) -> AgentSummary:
     fields = list(row)
     fields[7] = bool(fields[7])
-    return AgentSummary(*fields)
+    agent, read = AgentSummary(*fields), Columns()
+    return replace(
+        agent,
+        slug=read.text("slug", agent.slug),
+        name=read.text("name", agent.name),
+        description=read.text("description", agent.description),
+    )

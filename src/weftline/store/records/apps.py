@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.hashing import SecretHash
 from weftline.store.records import pages
 
+VISIBILITIES = ("private", "public")
 _APP = (
     "SELECT a.key, a.client_id, a.workspace, COALESCE(w.slug, ''), a.hash, a.name, a.description, a.logo, a.visibility,"
-    " a.redirect_uris, a.scopes, a.client_credentials, a.created_at, a.public, a.registered"
+    " a.redirect_uris, a.scopes, a.client_credentials, a.created_at, a.public, a.registered, a.made_by"
     " FROM oauth_apps a LEFT JOIN workspaces w ON w.key = a.workspace"
 )
 
@@ -37,6 +39,8 @@ class App(Struct, frozen=True):
     """Whether it has no secret, because it could not keep one."""
     registered: bool
     """Whether it registered itself."""
+    made_by: str = ""
+    """The person that it counts as; empty if an operator made it. See `weftline.workspace.people`."""
 
 
 class NewApp(Struct, frozen=True):
@@ -51,11 +55,13 @@ class NewApp(Struct, frozen=True):
     registered: bool = False
 
 
-def insert(new: NewApp, *, client_id: str, workspace: int | None, secret: SecretHash, now: int) -> Query[None]:
+def insert(
+    new: NewApp, *, client_id: str, workspace: int | None, secret: SecretHash, now: int, made_by: str = ""
+) -> Query[None]:
     yield from statement(
         "INSERT INTO oauth_apps (client_id, workspace, prefix, hash, name, description, logo, visibility,"
-        " redirect_uris, scopes, client_credentials, created_at, public, registered)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+        " redirect_uris, scopes, client_credentials, created_at, public, registered, made_by)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
         client_id,
         workspace,
         secret.prefix,
@@ -70,6 +76,7 @@ def insert(new: NewApp, *, client_id: str, workspace: int | None, secret: Secret
         now,
         int(new.public),
         int(new.registered),
+        made_by,
     )
 
 
@@ -148,8 +155,24 @@ def delete(key: int) -> Query[None]:
 
 
 def _app(row: Row) -> App:
-    *columns, redirect_uris, scopes, client_credentials, created_at, public, registered = row
-    uris = tuple(decode(redirect_uris, type=list[str]))
-    flags = bool(public), bool(registered)
-    fields: Row = (*columns, uris, tuple(scopes.split()), bool(client_credentials), created_at, *flags)
-    return App(*fields)
+    key, client_id, workspace, slug, hash, name, description, logo, visibility, *more = row
+    redirect_uris, scopes, client_credentials, created_at, public, registered, made_by = more
+    read = Columns()
+    return App(
+        key,
+        client_id,
+        workspace,
+        slug,
+        hash,
+        read.text("name", name),
+        read.text("description", description),
+        read.text("logo", logo),
+        read.one_of("visibility", visibility, VISIBILITIES),
+        read.texts("redirect_uris", redirect_uris),
+        tuple(read.text("scopes", scopes).split()),
+        bool(client_credentials),
+        read.time("created_at", created_at),
+        bool(public),
+        bool(registered),
+        read.text("made_by", made_by),
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, SqlValue, one, statement
 
-_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about"
+STATUSES = ("failed", "pending", "delivered")
+_COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about, salt"
 _DELIVERY = f"SELECT {_COLUMNS} FROM deliveries"
 _ENABLED = "webhook IN (SELECT key FROM webhooks WHERE enabled = 1)"
 
@@ -29,6 +33,10 @@ class DeliveryRow(Struct, frozen=True):
     last_error: str
     about: str = ""
     """The await that it is about; empty for the end of the run."""
+    salt: str = ""
+    """The random part of its id. Empty if it is older than those."""
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -60,7 +68,7 @@ def due(
         *values,
         limit,
     )
-    return [(workspace, DeliveryRow(*row)) for workspace, *row in rows]
+    return [(workspace, _shown(row)) for workspace, *row in rows]
 
 
 def next_due(after: int) -> Query[int | None]:
@@ -96,19 +104,21 @@ def of_webhook(
         where += f" AND status = ${len(values)}"
     values.append(limit)
     rows = yield from statement(f"{_DELIVERY} WHERE {where} ORDER BY key DESC LIMIT ${len(values)}", *values)
-    return [DeliveryRow(*row) for row in rows]
+    return [_shown(row) for row in rows]
 
 
-def redeliver(key: int, *, webhook: int, now: int) -> Query[DeliveryRow | None]:
+def redeliver(key: int, *, salt: str, webhook: int, now: int) -> Query[DeliveryRow | None]:
     """Makes a delivery due again, whatever its status."""
     row = yield from one(
         "UPDATE deliveries SET status = 'pending', attempts = 0, due_at = $1 WHERE key = $2 AND webhook = $3"
-        f" RETURNING {_COLUMNS}",
+        " AND salt = $4 RETURNING key",
         now,
         key,
         webhook,
+        salt,
     )
-    return None if row is None else DeliveryRow(*row)
+    found = None if row is None else (yield from one(f"{_DELIVERY} WHERE key = $1", key))
+    return None if found is None else _shown(found)
 
 
 def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
@@ -124,3 +134,18 @@ def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> 
         *values,
     )
     return len(rows)
+
+
+def _shown(row: Sequence[Any]) -> DeliveryRow:
+    delivery, read = DeliveryRow(*row), Columns()
+    return replace(
+        delivery,
+        status=read.one_of("status", delivery.status, STATUSES),
+        due_at=read.time_or_none("due_at", delivery.due_at),
+        created_at=read.time("created_at", delivery.created_at),
+        last_at=read.time_or_none("last_at", delivery.last_at),
+        last_error=read.text("last_error", delivery.last_error),
+        about=read.text("about", delivery.about),
+        salt=read.text("salt", delivery.salt),
+        damaged=read.damaged,
+    )

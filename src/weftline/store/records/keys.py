@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
 from weftline.store import crashpoints
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (
-    "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at,"
+    "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at, k.made_by,"
     " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = k.workspace AND f.feature = 'apiKeys')"
     " FROM api_keys k JOIN workspaces w ON w.key = k.workspace"
 )
@@ -29,8 +30,12 @@ class ApiKey(Struct, frozen=True):
     """The agents that it may use; empty for all."""
     created_at: int
     revoked_at: int | None
+    made_by: str = ""
+    """The person whose key it counts as; empty if an operator made it. See `weftline.workspace.people`."""
     gated: bool = False
     """Whether its workspace has API keys switched off."""
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one: the key lets nobody in. It can be revoked."""
 
 
 class NewKey(Struct, frozen=True, kw_only=True):
@@ -40,6 +45,7 @@ class NewKey(Struct, frozen=True, kw_only=True):
     name: str
     usage: str
     agents: tuple[str, ...]
+    made_by: str = ""
 
 
 def by_hash(hash: bytes) -> Query[ApiKey | None]:
@@ -82,8 +88,8 @@ def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
     """False if this store has a key with the same secret."""
     crashpoints.hit(("key.created",), "before")
     row = yield from one(
-        "INSERT INTO api_keys (id, workspace, hash, prefix, name, usage, agents, created_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (hash) DO NOTHING RETURNING id",
+        "INSERT INTO api_keys (id, workspace, hash, prefix, name, usage, agents, created_at, made_by)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (hash) DO NOTHING RETURNING id",
         key.id,
         workspace,
         key.hash,
@@ -92,6 +98,7 @@ def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
         key.usage,
         encode(key.agents).decode(),
         now,
+        key.made_by,
     )
     return row is not None
 
@@ -106,6 +113,19 @@ def _key(row: Row | None) -> ApiKey | None:
 
 
 def _row(row: Row) -> ApiKey:
-    id, workspace, slug, name, prefix, usage, agents, created_at, revoked_at, gated = row
-    allowed = tuple(decode(agents, type=list[str]))
-    return ApiKey(id, workspace, slug, name, prefix, usage, allowed, created_at, revoked_at, bool(gated))
+    id, workspace, slug, name, prefix, usage, agents, created_at, revoked_at, made_by, gated = row
+    read = Columns()
+    return ApiKey(
+        id,
+        workspace,
+        slug,
+        read.text("name", name),
+        read.text("prefix", prefix),
+        read.text("usage", usage),
+        read.texts("agents", agents),
+        read.time("created_at", created_at),
+        read.time_or_none("revoked_at", revoked_at),
+        read.text("made_by", made_by),
+        bool(gated),
+        read.damaged,
+    )

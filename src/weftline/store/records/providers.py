@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.records import pages
 from weftline.store.records.pages import RowPage, page_keys
@@ -25,6 +27,8 @@ class ProviderRow(Struct, frozen=True):
     """Incremented by every change."""
     created_at: int
     updated_at: int
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class ProviderColumns(Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class ProviderColumns(Struct, frozen=True, kw_only=True):
 def of_workspace(workspace: int) -> Query[list[ProviderRow]]:
     """Oldest first."""
     rows = yield from statement(f"{_PROVIDER} WHERE workspace = $1 ORDER BY key", workspace)
-    return [ProviderRow(*row) for row in rows]
+    return [_shown(row) for row in rows]
 
 
 def find(name: str, *, workspace: int) -> Query[ProviderRow | None]:
@@ -61,7 +65,7 @@ def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ProviderRow
     rows: list[Row] = []
     for key in keys:
         rows += yield from statement(f"{_PROVIDER} WHERE key = $1", key)
-    return RowPage([ProviderRow(*row) for row in rows], more)
+    return RowPage([_shown(row) for row in rows], more)
 
 
 def count(workspace: int) -> Query[int]:
@@ -107,4 +111,16 @@ def delete(key: int) -> Query[None]:
 
 
 def _provider(row: Row | None) -> ProviderRow | None:
-    return None if row is None else ProviderRow(*row)
+    return None if row is None else _shown(row)
+
+
+def _shown(row: Row) -> ProviderRow:
+    provider, read = ProviderRow(*row), Columns()
+    return replace(
+        provider,
+        name=read.text("name", provider.name),
+        spec=read.json("spec", provider.spec),
+        created_at=read.time("created_at", provider.created_at),
+        updated_at=read.time("updated_at", provider.updated_at),
+        damaged=read.damaged,
+    )

@@ -196,6 +196,8 @@ def _shown(row: Row) -> ThreadRow:
     thread, read = ThreadRow(*row), Columns()
     return replace(
         thread,
+        name=read.text("name", thread.name),
+        agent=read.text_or_none("agent", thread.agent),
         metadata=read.words("metadata", thread.metadata),
         created_at=read.time("created_at", thread.created_at),
         last_used_at=read.time("last_used_at", thread.last_used_at),

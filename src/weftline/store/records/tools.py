@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 from weftline.store.records import pages
 from weftline.store.records.pages import RowPage, page_keys
@@ -24,6 +26,8 @@ class ToolRow(Struct, frozen=True):
     """Sealed: values by name."""
     created_at: int
     updated_at: int
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class ToolColumns(Struct, frozen=True, kw_only=True):
@@ -48,7 +52,7 @@ def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ToolRow]]:
     rows: list[Row] = []
     for key in keys:
         rows += yield from statement(f"{_TOOL} WHERE key = $1", key)
-    return RowPage([ToolRow(*row) for row in rows], more)
+    return RowPage([_shown(row) for row in rows], more)
 
 
 def count(workspace: int) -> Query[int]:
@@ -89,4 +93,17 @@ def delete(key: int) -> Query[None]:
 
 
 def _tool(row: Row | None) -> ToolRow | None:
-    return None if row is None else ToolRow(*row)
+    return None if row is None else _shown(row)
+
+
+def _shown(row: Row) -> ToolRow:
+    tool, read = ToolRow(*row), Columns()
+    return replace(
+        tool,
+        name=read.text("name", tool.name),
+        kind=read.text("kind", tool.kind),
+        spec=read.json("spec", tool.spec),
+        created_at=read.time("created_at", tool.created_at),
+        updated_at=read.time("updated_at", tool.updated_at),
+        damaged=read.damaged,
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 
 WAITING = "waiting"
@@ -26,6 +27,8 @@ class WebhookRow(Struct, frozen=True):
     """Sealed: what deliveries are signed with."""
     enabled: bool
     created_at: int
+    damaged: str = ""
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 def by_id(id: str, *, workspace: int) -> Query[WebhookRow | None]:
@@ -65,8 +68,8 @@ def insert(id: str, *, workspace: int, url: str, events: Sequence[str], secret: 
 
 
 def enable(key: int, *, enabled: bool) -> Query[WebhookRow | None]:
-    row = yield from one(f"UPDATE webhooks SET enabled = $1 WHERE key = $2 RETURNING {_COLUMNS}", int(enabled), key)
-    return _webhook(row)
+    yield from statement("UPDATE webhooks SET enabled = $1 WHERE key = $2", int(enabled), key)
+    return (yield from by_key(key))
 
 
 def delete(key: int) -> Query[None]:
@@ -81,4 +84,15 @@ def _webhook(row: Row | None) -> WebhookRow | None:
 
 def _row(row: Row) -> WebhookRow:
     key, id, workspace, url, events, secret, enabled, created_at = row
-    return WebhookRow(key, id, workspace, url, tuple(decode(events, type=list[str])), secret, bool(enabled), created_at)
+    read = Columns()
+    return WebhookRow(
+        key,
+        id,
+        workspace,
+        read.text("url", url),
+        read.texts("events", events),
+        secret,
+        bool(enabled),
+        read.time("created_at", created_at),
+        read.damaged,
+    )

@@ -14,6 +14,7 @@ from weftline.store.database import Query
 from weftline.store.sqlite.connection import migrate, snapshot
 from weftline.store.sqlite.failures import write_error
 from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite.texts import rows_of
 
 T = TypeVar("T")
 
@@ -46,8 +47,7 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
     try:
         statement = next(query)
         while True:
-            rows: list[Any] = db.execute(statement.sql, statement.values).fetchall()
-            statement = query.send(rows)
+            statement = query.send(rows_of(db, statement.sql, statement.values))
     except StopIteration as done:
         return done.value
 

@@ -13,6 +13,12 @@ from weftline.store.base import Write
 from weftline.store.outcomes import ends_run
 from weftline.store.records.webhooks import WAITING
 
+_EVENTS = (
+    "CASE json_valid(webhooks.events) WHEN 1 THEN"
+    " CASE json_type(webhooks.events) WHEN 'array' THEN webhooks.events ELSE '[]' END ELSE '[]' END"
+)
+"""One that is damaged hears of nothing. Parsing it would fail the commit, and with it every run of the workspace."""
+
 
 def any_webhooks(db: apsw.Connection) -> bool:
     return db.execute("SELECT 1 FROM webhooks LIMIT 1").fetchone() is not None
@@ -34,8 +40,9 @@ def concerns(write: Write) -> bool:
 
 def _note(db: apsw.Connection, run: int, about: str, *, workspace: int, event: str, at: int) -> None:
     db.execute(
-        "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error)"
-        " SELECT key, ?, ?, 'pending', 0, ?, ?, '' FROM webhooks WHERE workspace = ? AND enabled = 1"
-        " AND EXISTS (SELECT 1 FROM json_each(webhooks.events) WHERE value = ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error, salt)"
+        " SELECT key, ?, ?, 'pending', 0, ?, ?, '', lower(hex(randomblob(6))) FROM webhooks"
+        " WHERE workspace = ? AND enabled = 1"
+        f" AND EXISTS (SELECT 1 FROM json_each({_EVENTS}) WHERE value = ?) ON CONFLICT DO NOTHING",
         (run, about, at, at, workspace, event),
     )

@@ -28,7 +28,8 @@ CREATE TABLE api_keys (
   usage TEXT NOT NULL,            -- developer_api, mcp or a2a
   agents TEXT NOT NULL,           -- JSON list: the agents this key may use, empty for all
   created_at INTEGER NOT NULL,
-  revoked_at INTEGER
+  revoked_at INTEGER,
+  made_by TEXT NOT NULL DEFAULT ''  -- the person whose key it counts as; empty if an operator made it
 ) STRICT;
 
 CREATE TABLE threads (
@@ -179,7 +180,8 @@ CREATE TABLE oauth_apps (
   created_at INTEGER NOT NULL,
   public INTEGER NOT NULL,        -- 1: it cannot keep a secret and has none
   registered INTEGER NOT NULL,    -- 1: it registered itself
-  used_at INTEGER                 -- when a user last approved it
+  used_at INTEGER,                -- when a user last approved it
+  made_by TEXT NOT NULL DEFAULT ''  -- the person that it counts as; empty if an operator made it
 ) STRICT;
 
 CREATE INDEX oauth_apps_by_workspace ON oauth_apps (workspace, key);
@@ -338,7 +340,8 @@ CREATE TABLE deliveries (
   last_at INTEGER,
   last_status INTEGER,            -- HTTP, null when no answer came
   last_error TEXT NOT NULL,
-  about TEXT NOT NULL DEFAULT ''  -- the id of an await; empty for the end of the run
+  about TEXT NOT NULL DEFAULT '', -- the id of an await; empty for the end of the run
+  salt TEXT NOT NULL DEFAULT ''   -- the random part of its id
 ) STRICT;
 
 CREATE UNIQUE INDEX deliveries_by_webhook ON deliveries (webhook, run, about);
@@ -394,15 +397,45 @@ CREATE UNIQUE INDEX mcp_logins_by_address ON mcp_logins (workspace, digest);
 
 -- What people are asked at the moment: a projection of the log, written in the transactions of its facts.
 CREATE TABLE open_awaits (
+  key INTEGER PRIMARY KEY,
   workspace INTEGER NOT NULL,
   run INTEGER NOT NULL,
   id TEXT NOT NULL,
   root INTEGER NOT NULL,          -- the run at the top, if it is one of a child
   kind TEXT NOT NULL,             -- confirm, question, plan or doubt
+  tool TEXT NOT NULL,
   opened_at INTEGER NOT NULL,
   deadline_at INTEGER,
-  body BLOB NOT NULL,             -- as in the log
-  PRIMARY KEY (workspace, run, id)
-) STRICT, WITHOUT ROWID;
+  body BLOB NOT NULL              -- as in the log
+) STRICT;
 
+CREATE UNIQUE INDEX open_awaits_by_run ON open_awaits (workspace, run, id);
 CREATE INDEX open_awaits_by_root ON open_awaits (root);
+
+-- Runs that begin by themselves: at a time, or again and again.
+CREATE TABLE schedules (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace INTEGER NOT NULL REFERENCES workspaces (key),
+  name TEXT NOT NULL,
+  agent TEXT,                     -- whose runs they are; null for none
+  spec BLOB NOT NULL,             -- JSON: the body that creates such a run, without secrets
+  secrets BLOB,                   -- sealed: header values of the tools that the server dials
+  at INTEGER,                     -- once, at this time; null for a cron expression
+  cron TEXT NOT NULL,
+  timezone TEXT NOT NULL,
+  catch_up TEXT NOT NULL,         -- what becomes of times that were missed: skip, once or all
+  enabled INTEGER NOT NULL,
+  next_at INTEGER,                -- null if it is off or has no time left
+  last_at INTEGER,                -- the time that it was last due for
+  last_run TEXT,
+  last_error TEXT NOT NULL,       -- why no run began then; empty if one did
+  requested_by TEXT NOT NULL,     -- who said what it runs
+  agents TEXT NOT NULL,           -- JSON list: the allow-list of that credential, empty for all
+  digest BLOB NOT NULL,           -- of the body that it was created by, for a request that comes again
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX schedules_by_workspace ON schedules (workspace, key);
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;

@@ -172,6 +172,31 @@ async def whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes(be
     await bench.ended(run)
 
 
+async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
+    async def person_of(name: str) -> str | None:
+        return {"key:spare": "key:ann", "app:gone": None}.get(name, name)
+
+    run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
+    (id,) = await _open(bench, run)
+    for by in ("key:spare", "app:gone"):
+        answered = bench.engine.answer_await(run.key, id, _YES, by=by, person_of=person_of)
+        assert await refusal(answered) == "four_eyes"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:bob", person_of=person_of) == "approved"
+    await bench.ended(run)
+
+
+async def whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt(bench: Bench) -> None:
+    limits = Limits(four_eyes=True, in_doubt="ask")
+    run = await bench.run("pay", limits=limits, requested_by="key:ann")
+    await bench.began()
+    await bench.subject.restart()
+    (id,) = await _open(bench, run)
+    invented = Answer(outcome="answered", value="Paid, believe me.")
+    assert await refusal(bench.engine.answer_await(run.key, id, invented, by="key:ann")) == "four_eyes"
+    assert await bench.engine.answer_await(run.key, id, invented, by="key:bob") == "answered"
+    await bench.ended(run)
+
+
 CHECKS: tuple[Check, ...] = (
     a_call_waits_for_a_person_and_begins_when_it_is_approved,
     a_call_that_is_denied_never_begins,
@@ -184,4 +209,6 @@ CHECKS: tuple[Check, ...] = (
     an_approval_may_cover_later_calls_of_the_run,
     a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed,
     whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes,
+    two_names_of_one_person_are_two_eyes,
+    whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, TimerFired
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
+from weftline.kernel.policy import GRACE_US, CapReached
 from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -51,10 +52,14 @@ def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
         return
     if evidence.disk.faults.slowest_s > FAST_S:
         return
-    stopwatch = Stopwatch()
+    stopwatch, limit_us = Stopwatch(), policy.time_budget_us
     for entry, following in pairwise(log.entries):
         stopwatch.read(entry)
-        left_us = policy.time_budget_us - stopwatch.us
+        if isinstance(entry.head, FinalForced | CapReached):  # the last turn has a grace, whatever made it the last one
+            limit_us = policy.time_budget_us + (
+                GRACE_US if policy.finalizer_grace_us is None else policy.finalizer_grace_us
+            )
+        left_us = limit_us - stopwatch.us
         if not stopwatch.is_running or left_us <= 0:
             continue
         since_s, acted_s = _when_s(evidence, entry), _when_s(evidence, following)

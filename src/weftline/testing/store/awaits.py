@@ -10,7 +10,7 @@ from weftline.testing.store.subject import Subject, chain_of, commit, new_chain,
 def _asks(id: str, workspace: int, *, root: int = 1, kind: str = "confirm", deadline_at: int | None = None) -> NewAwait:
     tool = b"present_plan" if kind == "plan" else b"pay"
     body = b'{"prompt":"May it?","call":"call_0_0","name":"%b","args":{}}' % tool
-    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, body)
+    return NewAwait(id, workspace, root, kind, 5_000, deadline_at, body, tool.decode())
 
 
 async def _ids(log: LogReader, wanted: AwaitFilter) -> list[tuple[int, str]]:
@@ -104,10 +104,30 @@ async def an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top
     assert await _ids(log, AwaitFilter(workspace=workspace, agents=("travel",))) == []
 
 
+async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None:
+    log, workspace, run = subject.store.log, await new_workspace(subject), await new_chain(subject)
+    write = run.append(b"opened", kind="await.opened")
+    write.awaits = [_asks(id, workspace) for id in "abc"]
+    size = len(write.awaits[0].body)
+    assert outcomes(await commit(log, write)) == ["ok"]
+
+    async def read(max_bytes: int) -> list[bool]:
+        found = await log.awaits(AwaitFilter(workspace=workspace, max_bytes=max_bytes))
+        assert all(one.unread == (not one.body) for one in found)
+        return [not one.unread for one in found]
+
+    assert await read(3 * size) == [True, True, True]
+    assert await read(3 * size - 1) == [True, True, False]
+    assert await read(1) == [True, False, False]
+    assert await read(0) == [False, False, False]
+    assert await _ids(log, AwaitFilter(workspace=workspace, run=1, id="b")) == [(1, "b")]
+
+
 CHECKS = (
     an_await_is_listed_until_it_is_answered,
     an_await_goes_with_a_write_that_does_not_fit,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
+    bodies_of_awaits_are_read_as_far_as_they_fit,
 )

@@ -1,0 +1,164 @@
+"""`weftline schedules`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all, show_warnings
+from weftline.cli.resource import WORKSPACE
+
+SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
+
+
+@click.group()
+def command() -> None:
+    """Runs that begin at a time, or again and again."""
+
+
+@command.command()
+@WORKSPACE
+@click.option("--name", required=True, help="What to call it.")
+@click.option("--agent", help="The agent that runs, by its id or slug.")
+@click.option("--model", help="The model, for runs of no agent.")
+@click.option("--prompt", help="What it is asked.")
+@click.option(
+    "--file",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    help="The body of the request that creates such a run (JSON), or - for standard input.",
+)
+@click.option("--at", "at", metavar="TIME", help="Once, at this time with its zone: 2030-01-31T12:00:00Z.")
+@click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day of month, month, day of week: '0 9 * * 1-5'.")
+@click.option("--timezone", metavar="NAME", help="Of the cron expression, such as Europe/Berlin. UTC by default.")
+@click.option(
+    "--catch-up",
+    type=click.Choice(["skip", "once", "all"]),
+    help="What to do about times that were missed: nothing, one run for all of them (default), or each.",
+)
+@DB
+@JSON
+def add(
+    workspace: str,
+    name: str,
+    agent: str | None,
+    model: str | None,
+    prompt: str | None,
+    file: Path | None,
+    at: str | None,
+    cron: str | None,
+    timezone: str | None,
+    catch_up: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Add a schedule and print its id.
+
+    A running server warns of models and tools that it does not have.
+    """
+    from weftline.cli.admin import administer
+
+    given = {
+        "name": name,
+        "spec": _spec(file, agentId=agent, modelId=model, prompt=prompt),
+        "at": at,
+        "cron": cron,
+        "timezone": timezone,
+        "catchUp": catch_up,
+    }
+    schedule = {field: value for field, value in given.items() if value is not None}
+    made = administer(db, "schedules.create", workspace=workspace, schedule=schedule)
+    show_warnings(made)
+    click.echo(json.dumps(made) if as_json else made["id"])
+
+
+@command.command("list")
+@WORKSPACE
+@DB
+@JSON
+def _list(workspace: str, db: Path, as_json: bool) -> None:
+    """Print the ids of a workspace's schedules; on a terminal also when each is due, and what became of it last."""
+    from weftline.cli.admin import listed
+
+    found = listed(db, "schedules.list", workspace=workspace)
+    show_all(found if as_json else map(_line, found), id_field="id", as_json=as_json)
+
+
+def _line(one: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": one["id"],
+        "name": one["name"],
+        "when": one["at"] or f"{one['cron']} {one['timezone']}",
+        "next": one["nextAt"] or ("done" if one["enabled"] else "paused"),
+        "last": one["lastError"] or one["lastRunId"],
+    }
+
+
+@command.command()
+@SCHEDULE
+@WORKSPACE
+@DB
+@JSON
+def remove(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Remove a schedule and print its id. Its runs stay."""
+    from weftline.cli.admin import administer
+
+    removed = administer(db, "schedules.delete", workspace=workspace, id=schedule_id)
+    click.echo(json.dumps({"id": removed, "deleted": True}) if as_json else removed)
+
+
+@command.command()
+@SCHEDULE
+@WORKSPACE
+@DB
+@JSON
+def pause(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Switch a schedule off. Runs that it has started go on."""
+    _switch(db, workspace, schedule_id, enabled=False, as_json=as_json)
+
+
+@command.command()
+@SCHEDULE
+@WORKSPACE
+@DB
+@JSON
+def resume(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Switch a schedule on again and print when it is due. It makes up for nothing."""
+    _switch(db, workspace, schedule_id, enabled=True, as_json=as_json)
+
+
+@command.command()
+@SCHEDULE
+@WORKSPACE
+@DB
+@JSON
+def run(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
+    """Start a run of a schedule now, on the running server, and print the run's id."""
+    from weftline.cli.admin import administer
+
+    made = administer(db, "schedules.run", workspace=workspace, id=schedule_id)
+    click.echo(json.dumps({"runId": made}) if as_json else made)
+
+
+def _switch(db: Path, workspace: str, id: str, *, enabled: bool, as_json: bool) -> None:
+    from weftline.cli.admin import administer
+
+    made = administer(db, "schedules.switch", workspace=workspace, id=id, enabled=enabled)
+    click.echo(json.dumps(made) if as_json else made["nextAt"] or made["id"])
+
+
+def _spec(file: Path | None, **given: str | None) -> dict[str, Any]:
+    """What to run: the file's fields, and the options over them."""
+    spec: Any = {}
+    if file is not None:
+        with click.open_file(str(file), encoding="utf-8") as source:
+            try:
+                spec = json.load(source)
+            except ValueError as error:
+                raise click.UsageError(f"{file} is not JSON: {error}") from None
+        if not isinstance(spec, dict):
+            raise click.UsageError(f"{file} is not a JSON object.")
+    return {**spec, **{field: value for field, value in given.items() if value is not None}}

@@ -1,0 +1,260 @@
+"""Schedules: runs that the server begins by itself, at a time or again and again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Raw, Struct
+
+from weftline.client.errors import InvalidSpec
+from weftline.client.http import Http
+from weftline.client.notices import warn_of
+from weftline.client.results import decoded
+from weftline.client.spec import RunOptions, body_of
+from weftline.client.tools import Toolset
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Waits(Protocol):
+        def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+T = TypeVar("T")
+
+CatchUp: TypeAlias = Literal["skip", "once", "all"]
+SCHEDULE_KEY = "weftline.schedule"
+"""The metadata by which `list_runs` finds the runs of a schedule."""
+_OF_THIS_PROCESS = ("local", "mcp_local", "a2a_local")
+
+
+class Schedule(Struct, frozen=True, rename="camel"):
+    """A schedule as it is now. `next_at` is None if it is off or has no time left."""
+
+    id: str
+    name: str
+    timezone: str = "UTC"
+    enabled: bool = True
+    agent_id: str | None = None
+    at: datetime | None = None
+    """Once, at this time; None if it has a `cron` expression."""
+    cron: str | None = None
+    catch_up: str = "once"
+    next_at: datetime | None = None
+    last_at: datetime | None = None
+    """The time that it was last due for."""
+    last_run_id: str | None = None
+    last_error: str = ""
+    """Why no run began then; empty if one did."""
+    requested_by: str = ""
+    spec: dict[str, Any] = {}
+    """What it runs; empty in a list."""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class _Made(Struct):
+    warnings: Any = None
+
+
+class _Schedules(Struct):
+    schedules: tuple[Schedule, ...]
+
+
+class _Run(Struct, rename="camel"):
+    run_id: str
+
+
+class AsyncSchedules:
+    """The schedules of a workspace: `client.schedules`. Its runs are those with the metadata `weftline.schedule`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def create(
+        self,
+        schedule_name: str,
+        prompt: str | None = None,
+        /,
+        *,
+        at: datetime | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        enabled: bool = True,
+        **run: Unpack[RunOptions],
+    ) -> Schedule:
+        """Creates a schedule: `at` a time, or by a `cron` expression. The other options are those of its runs.
+
+        Args:
+            schedule_name: The option `name` is that of its runs.
+            at: A time with a zone.
+            cron: Minute, hour, day of month, month, day of week.
+            timezone: Of the cron expression, such as "Europe/Berlin"; UTC by default.
+            catch_up: What to do about times that the server missed: nothing (`skip`), one run for all of them (`once`,
+                the default), or a run for each (`all`).
+
+        Raises:
+            InvalidSpec: for tools of this process: it may be gone when the run begins.
+        """
+        given = _times(at=at, cron=cron, timezone=timezone, catch_up=catch_up)
+        body = {"name": schedule_name, "enabled": enabled, "spec": Raw(await _spec(prompt, run)), **given}
+        # So that a request whose response got lost can be sent again.
+        key = run.get("idempotency_key") or secrets.token_urlsafe(18)
+        made = await self._http.call("POST", "/schedules", body=msgspec.json.encode(body), idempotency_key=key)
+        warn_of(decoded(made, _Made).warnings)
+        return decoded(made, Schedule)
+
+    async def list(self) -> tuple[Schedule, ...]:
+        """All of the workspace, oldest first, without their `spec`."""
+        return decoded(await self._http.call("GET", "/schedules"), _Schedules).schedules
+
+    async def get(self, schedule_id: str) -> Schedule:
+        return decoded(await self._http.call("GET", _path(schedule_id)), Schedule)
+
+    async def change(
+        self,
+        schedule_id: str,
+        *,
+        name: str | None = None,
+        at: datetime | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        enabled: bool | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> Schedule:
+        """Changes what is given. With other times it begins anew, and makes up for nothing.
+
+        Args:
+            spec: What it is to run: all of it, as `Schedule.spec` has it.
+        """
+        given = {"name": name, "enabled": enabled, "spec": None if spec is None else dict(spec)}
+        body = {field: value for field, value in given.items() if value is not None}
+        body |= _times(at=at, cron=cron, timezone=timezone, catch_up=catch_up)
+        made = await self._http.call("PATCH", _path(schedule_id), body=msgspec.json.encode(body))
+        warn_of(decoded(made, _Made).warnings)
+        return decoded(made, Schedule)
+
+    async def pause(self, schedule_id: str) -> Schedule:
+        """Switches it off. Runs that it has started go on."""
+        return await self.change(schedule_id, enabled=False)
+
+    async def resume(self, schedule_id: str) -> Schedule:
+        """Switches it on again. It makes up for nothing."""
+        return await self.change(schedule_id, enabled=True)
+
+    async def run(self, schedule_id: str) -> str:
+        """Starts a run of it now; returns the run's id."""
+        key = secrets.token_urlsafe(18)
+        return decoded(await self._http.call("POST", f"{_path(schedule_id)}/run", idempotency_key=key), _Run).run_id
+
+    async def delete(self, schedule_id: str) -> None:
+        """Removes it. Its runs stay."""
+        await self._http.call("DELETE", _path(schedule_id))
+
+
+class Schedules:
+    """The schedules of a workspace, for synchronous code; see `AsyncSchedules`."""
+
+    def __init__(self, core: AsyncSchedules, wait: Waits) -> None:
+        self._core = core
+        self._wait = wait
+
+    def create(
+        self,
+        schedule_name: str,
+        prompt: str | None = None,
+        /,
+        *,
+        at: datetime | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        enabled: bool = True,
+        **run: Unpack[RunOptions],
+    ) -> Schedule:
+        """Creates a schedule: `at` a time, or by a `cron` expression. The other options are those of its runs."""
+        return self._wait(
+            self._core.create(
+                schedule_name, prompt, at=at, cron=cron, timezone=timezone, catch_up=catch_up, enabled=enabled, **run
+            )
+        )
+
+    def list(self) -> tuple[Schedule, ...]:
+        """All of the workspace, oldest first, without their `spec`."""
+        return self._wait(self._core.list())
+
+    def get(self, schedule_id: str) -> Schedule:
+        return self._wait(self._core.get(schedule_id))
+
+    def change(
+        self,
+        schedule_id: str,
+        *,
+        name: str | None = None,
+        at: datetime | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        enabled: bool | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> Schedule:
+        """Changes what is given. With other times it begins anew, and makes up for nothing."""
+        return self._wait(
+            self._core.change(
+                schedule_id,
+                name=name,
+                at=at,
+                cron=cron,
+                timezone=timezone,
+                catch_up=catch_up,
+                enabled=enabled,
+                spec=spec,
+            )
+        )
+
+    def pause(self, schedule_id: str) -> Schedule:
+        """Switches it off. Runs that it has started go on."""
+        return self._wait(self._core.pause(schedule_id))
+
+    def resume(self, schedule_id: str) -> Schedule:
+        """Switches it on again. It makes up for nothing."""
+        return self._wait(self._core.resume(schedule_id))
+
+    def run(self, schedule_id: str) -> str:
+        """Starts a run of it now; returns the run's id."""
+        return self._wait(self._core.run(schedule_id))
+
+    def delete(self, schedule_id: str) -> None:
+        """Removes it. Its runs stay."""
+        self._wait(self._core.delete(schedule_id))
+
+
+async def _spec(prompt: str | None, run: RunOptions) -> bytes:
+    tools = Toolset(run.get("tools") or ())
+    await tools.acquire()
+    try:
+        here = [ref.get("name", "") for ref in tools.refs if ref.get("kind") in _OF_THIS_PROCESS]
+        if here:
+            raise InvalidSpec(f"a schedule cannot use tools of this process: {', '.join(here)}")
+        return body_of(run, prompt=prompt, tools=tools.refs or None)
+    finally:
+        await tools.release()
+
+
+def _times(*, at: datetime | None, cron: str | None, timezone: str | None, catch_up: CatchUp | None) -> dict[str, str]:
+    if at is not None and at.tzinfo is None:
+        raise InvalidSpec("at: give a time with its zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)")
+    once = None if at is None else at.astimezone(UTC).isoformat()
+    given = {"at": once, "cron": cron, "timezone": timezone, "catchUp": catch_up}
+    return {field: value for field, value in given.items() if value is not None}
+
+
+def _path(schedule_id: str) -> str:
+    return f"/schedules/{quote(schedule_id, safe='')}"

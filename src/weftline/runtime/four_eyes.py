@@ -1,0 +1,78 @@
+"""The rule of four eyes: whoever wants a call to happen is not the one who approves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from weftline.errors import Forbidden
+from weftline.kernel.bodies import decode_control
+from weftline.kernel.entries import KIND, AwaitClosed, RunResumed, decode_fact
+from weftline.kernel.state import Question
+from weftline.runtime import ids
+from weftline.runtime.answering import NAMELESS, Answer
+from weftline.runtime.live import LiveRun
+from weftline.store.base import LogReader
+
+PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
+"""The person behind a name; None if that is not known any more."""
+
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+
+
+async def as_named(name: str) -> str | None:
+    """Every name is a person: for doors at which nobody gets a second name by themselves."""
+    return name
+
+
+def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> bool:
+    """Whether the answer is for somebody else than who requested the run.
+
+    The result of a call in doubt is like an approval: whoever makes one up has it their way.
+    """
+    decides = answer.outcome == "approved" or (question.kind == "doubt" and answer.outcome == "answered")
+    return run.state.limits.four_eyes and decides
+
+
+async def require_somebody_else(
+    run: LiveRun, by: str, person_of: PersonOf, *, store: LogReader, load: Callable[[int], Awaitable[LiveRun]]
+) -> None:
+    """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.
+
+    The rule holds for people with names: without one, two could be the same.
+    """
+    requested_by = run.work.plan.requested_by
+    if not requested_by:
+        raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
+    if by == NAMELESS:
+        raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
+    steerers = await _steered_by(store, run.key)
+    parent = run.state.parent
+    while parent is not None:
+        above = await load(ids.key_of(parent.run))
+        steerers += await _steered_by(store, above.key)
+        parent = above.state.parent
+    requester = await person_of(requested_by)
+    told = {await person_of(name) for name in steerers}
+    if requester is None or None in told:
+        raise Forbidden("It is not known any more who requested the run: nobody may approve it.", code="four_eyes")
+    person = await person_of(by)
+    if person is None or person == requester:
+        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
+    if person in told:
+        raise Forbidden("Whoever told the run what to do may not approve its calls.", code="four_eyes")
+
+
+async def _steered_by(store: LogReader, run: int) -> list[str]:
+    """Who has sent messages to a run since one of its calls was last approved."""
+    kinds = KIND[RunResumed], KIND[AwaitClosed]
+    facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    found: list[str] = []
+    for fact in reversed(facts):
+        head = decode_fact.decode(fact.head)
+        if isinstance(head, AwaitClosed) and head.outcome == "approved":
+            break
+        if isinstance(head, RunResumed) and fact.body and decode_control(fact.body).messages:
+            found.append(head.requested_by)
+    return found

@@ -1,0 +1,164 @@
+"""Schedules: what a workspace runs by itself."""
+
+from __future__ import annotations
+
+from msgspec.json import encode
+
+from weftline.errors import InvalidRequest
+from weftline.plan import RunPlan
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
+from weftline.server.router import Route
+from weftline.server.routes.runs import idempotency
+from weftline.server.scheduled import checked_work, start_now
+from weftline.server.schemas.schedules import (
+    Schedule,
+    ScheduleChangesModel,
+    ScheduleModel,
+    Schedules,
+    listed_schedule_json,
+    parse_schedule,
+    parse_schedule_changes,
+    schedule_json,
+)
+from weftline.wire.responses import CreatedRun, Ok, created_run
+from weftline.wire.unknown_fields import with_typos
+from weftline.workspace import schedules
+from weftline.workspace.schedules import Changes, Once
+
+_BASE = "/api/v1/workspaces/{slug}/schedules"
+_LIMIT_BYTES = 1024 * 1024
+
+
+async def create(app: App, request: Request, principal: Principal) -> Response:
+    raw = await request.body(limit=_LIMIT_BYTES)
+    sent = await parsed(parse_schedule, raw)
+    key = await idempotency(request, "schedules", raw)
+    assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
+    work, plan, unknown = await checked_work(app.workspaces, principal, sent.spec, requested_by=principal.who)
+    warnings = app.unknown_fields.warnings(request, [*sent.unknown, *unknown])
+    await _require_runnable(app, plan, principal)
+    try:
+        row = await schedules.create(
+            app.workspaces,
+            principal,
+            sent.fields.name,
+            timing=sent.timing(),
+            work=work,
+            enabled=sent.fields.enabled is not False,
+            once=None if key is None else Once(key.key, key.digest),
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, sent.unknown) from None
+    return Response(encode(schedule_json(row, warnings)), status=201)
+
+
+async def index(app: App, request: Request, principal: Principal) -> Response:
+    rows = await schedules.visible(app.workspaces, principal)
+    return Response(encode(Schedules([listed_schedule_json(row) for row in rows])))
+
+
+async def read(app: App, request: Request, principal: Principal) -> Response:
+    row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
+    return Response(encode(schedule_json(row)))
+
+
+async def change(app: App, request: Request, principal: Principal) -> Response:
+    row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
+    sent = await parsed(parse_schedule_changes, await request.body(limit=_LIMIT_BYTES))
+    work, unknown = None, sent.unknown
+    if sent.spec is not None:
+        work, plan, inside = await checked_work(
+            app.workspaces, principal, sent.spec, requested_by=principal.who, earlier=row
+        )
+        unknown = [*unknown, *inside]
+        await _require_runnable(app, plan, principal)
+    warnings = app.unknown_fields.warnings(request, unknown)
+    app.engine.require_accepting()
+    changes = Changes(
+        name=sent.fields.name,
+        work=work,
+        timing=sent.timing if sent.changes_times else None,
+        enabled=sent.fields.enabled,
+    )
+    row = await schedules.change(app.workspaces, principal, row.id, changes)
+    return Response(encode(schedule_json(row, warnings)))
+
+
+async def delete(app: App, request: Request, principal: Principal) -> Response:
+    app.engine.require_well()
+    await schedules.delete(app.workspaces, principal, request.params["scheduleId"])
+    return Response(b'{"ok":true}')
+
+
+async def run(app: App, request: Request, principal: Principal) -> Response:
+    row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
+    once = await idempotency(request, f"schedules/{row.id}", b"")
+    run_id = await start_now(app, principal, row, requested_by=principal.who, idempotency=once)
+    await schedules.started(app.workspaces, row, run_id)
+    return Response(created_run(run_id, principal.slug, root=request.root), status=202)
+
+
+async def _require_runnable(app: App, plan: RunPlan, principal: Principal) -> None:
+    """Raises the error that a run of it would get now."""
+    app.engine.require_accepting()
+    await app.engine.check(plan, workspace=principal.workspace)
+
+
+_ONE = f"{_BASE}/{{scheduleId}}"
+_READ = ("schedules:read",)
+_WRITE = ("schedules:write",)
+_WRITE_AND_RUN = ("schedules:write", "runs:write")
+"""What is scheduled runs: whoever may not create runs may not schedule them either."""
+ROUTES = (
+    Route(
+        "GET",
+        _BASE,
+        index,
+        scopes=_READ,
+        narrowed="its agents",
+        summary="List the schedules",
+        returns=Schedules,
+    ),
+    Route(
+        "POST",
+        _BASE,
+        create,
+        scopes=_WRITE_AND_RUN,
+        narrowed="its agents",
+        summary="Create a schedule",
+        body=ScheduleModel,
+        warns=True,
+        idempotent=True,
+        returns=Schedule,
+        status=201,
+        errors=(404, 409),
+    ),
+    Route("GET", _ONE, read, scopes=_READ, narrowed="its agents", summary="Read a schedule", returns=Schedule),
+    Route(
+        "PATCH",
+        _ONE,
+        change,
+        scopes=_WRITE_AND_RUN,
+        narrowed="its agents",
+        summary="Change a schedule, or switch it on or off",
+        body=ScheduleChangesModel,
+        warns=True,
+        returns=Schedule,
+    ),
+    Route("DELETE", _ONE, delete, scopes=_WRITE, narrowed="its agents", summary="Remove a schedule", returns=Ok),
+    Route(
+        "POST",
+        f"{_ONE}/run",
+        run,
+        scopes=_WRITE_AND_RUN,
+        narrowed="its agents",
+        summary="Start a run of a schedule now",
+        idempotent=True,
+        returns=CreatedRun,
+        status=202,
+        errors=(409,),
+    ),
+)

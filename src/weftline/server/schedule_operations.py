@@ -1,0 +1,113 @@
+"""Schedules, for whoever may open the store: made, listed, switched, started and removed by command."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline.errors import WeftlineError
+from weftline.plan import RunPlan
+from weftline.server.creating import Creating
+from weftline.server.scheduled import checked_work, start_now
+from weftline.server.schemas.schedules import (
+    ListedSchedule,
+    Schedule,
+    ScheduleModel,
+    listed_schedule_json,
+    parse_schedule,
+    schedule_json,
+)
+from weftline.wire.responses import RequestWarning, Warnings, request_warnings
+from weftline.wire.unknown_fields import UnknownField
+from weftline.workspace import schedules, workspaces
+from weftline.workspace.context import Workspaces
+from weftline.workspace.schedules import Changes
+
+
+class SchedulingLogs(Creating, Protocol):
+    """Where scheduled runs go: a running engine, or a store that nobody runs."""
+
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
+        ...
+
+
+class SchedulePage(Struct, frozen=True):
+    """All of a workspace's schedules: they are few and small."""
+
+    items: list[ListedSchedule]
+    after: None = None
+
+
+class _Operator(Struct, frozen=True):
+    """Whoever can open the store is the server's own user, and may use every agent."""
+
+    workspace: int
+    agents: tuple[str, ...] = ()
+
+
+class _Host(Struct, frozen=True):
+    workspaces: Workspaces
+    engine: Creating
+
+
+async def create_schedule(
+    at: Workspaces, logs: SchedulingLogs, *, workspace: str, schedule: dict[str, Any]
+) -> Schedule:
+    """`schedule` is the JSON that the HTTP API takes."""
+    sent = parse_schedule(encode(schedule))
+    assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
+    caller = await _operator(at, workspace)
+    work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=_who())
+    warnings = await _warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
+    enabled = sent.fields.enabled is not False
+    row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
+    return schedule_json(row, warnings)
+
+
+async def list_schedules(at: Workspaces, logs: SchedulingLogs, *, workspace: str, after: int = 0) -> SchedulePage:
+    rows = await schedules.visible(at, await _operator(at, workspace))
+    return SchedulePage([listed_schedule_json(row) for row in rows])
+
+
+async def switch_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str, enabled: bool) -> Schedule:
+    return schedule_json(await schedules.change(at, await _operator(at, workspace), id, Changes(enabled=enabled)))
+
+
+async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
+    """The id of the run."""
+    caller = await _operator(at, workspace)
+    row = await schedules.find(at, caller, id)
+    run_id = await start_now(_Host(at, logs), caller, row, requested_by=_who())
+    await schedules.started(at, row, run_id)
+    return run_id
+
+
+async def delete_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
+    await schedules.delete(at, await _operator(at, workspace), id)
+    return id
+
+
+async def _warnings(
+    logs: SchedulingLogs, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int
+) -> Warnings:
+    """What its runs would meet as things are: by command no reason to refuse, as the model may be set up after."""
+    warnings = request_warnings(unknown)
+    try:
+        await logs.check(plan, workspace=workspace)
+    except WeftlineError as error:
+        missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
+        return [*(warnings or ()), missing]
+    return warnings
+
+
+async def _operator(at: Workspaces, workspace: str) -> _Operator:
+    return _Operator(await workspaces.find(at, workspace))
+
+
+def _who() -> str:
+    return f"operator:{getpass.getuser()}"

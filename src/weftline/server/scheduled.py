@@ -1,0 +1,130 @@
+"""Runs of schedules: checked when the schedule is made, and created like every other run when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Raw, Struct, convert
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, invalid
+from weftline.plan import RunPlan
+from weftline.server.agent_specs import RunSpec, effective
+from weftline.server.creating import CreatingHost, create_checked
+from weftline.server.parsing import parsed
+from weftline.server.planning import plan_of
+from weftline.store.base import IdempotencyKey
+from weftline.store.records.schedules import ScheduleRow
+from weftline.store.secrets import Headers
+from weftline.wire.agents import dialled_urls
+from weftline.wire.bodies import RunBody
+from weftline.wire.json_text import decode_fields, decode_object, encode
+from weftline.wire.limits import KB
+from weftline.wire.plan import NULL
+from weftline.wire.requests import parse_run
+from weftline.wire.responses import iso
+from weftline.wire.unknown_fields import UnknownField
+from weftline.workspace import agents
+from weftline.workspace.context import Caller, Workspaces
+from weftline.workspace.schedules import Work
+from weftline.workspace.tool_secrets import kept_secrets
+
+SCHEDULE_KEY = "weftline.schedule"
+"""The metadata that says whose run it is; lists find it by that."""
+TIME_KEY = "weftline.scheduledFor"
+MAX_SPEC_BYTES = 256 * KB
+_ROUTE = "schedules"
+"""Keys of clients are those of other routes: none of them can be taken for one of a schedule."""
+_EXAMPLE = {SCHEDULE_KEY: "sch_" + 20 * "0", TIME_KEY: iso(0)}
+
+
+class _Owner(Struct, frozen=True):
+    """Whoever said what the schedule runs, as far as that still counts."""
+
+    workspace: int
+    agents: tuple[str, ...]
+
+
+async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
+    """The run of a schedule for one of its times: always the same one, however often this is called."""
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
+    once = IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
+    owner = _Owner(row.workspace, row.agents)
+    return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=once)
+
+
+async def start_now(
+    app: CreatingHost, caller: Caller, row: ScheduleRow, *, requested_by: str, idempotency: IdempotencyKey | None = None
+) -> str:
+    """A run of a schedule besides those that it makes by itself."""
+    body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
+    return await create_checked(app, caller, body, requested_by=requested_by, idempotency=idempotency)
+
+
+async def checked_work(
+    at: Workspaces, caller: Caller, spec: bytes, *, requested_by: str, earlier: ScheduleRow | None = None
+) -> tuple[Work, RunPlan, Sequence[UnknownField]]:
+    """What a schedule is to run, its plan as things are, and the fields of it that mean nothing.
+
+    A secret that is sent as it was read, `[redacted]`, is that of the `earlier` schedule.
+    """
+    if len(spec) > MAX_SPEC_BYTES:
+        raise invalid([Issue("spec", f"has more than {MAX_SPEC_BYTES:,} bytes of JSON")])
+    try:
+        body = await parsed(parse_run, spec)
+        _require_no_attachments(body.spec)
+        await parsed(parse_run, _stamped(body.spec, _EXAMPLE))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"spec: {error.message}", **error.details) from None
+    headers: Headers = body.secrets
+    if earlier is not None:
+        headers = kept_secrets(
+            headers,
+            urls=dialled_urls(body.spec),
+            earlier=_headers(at, earlier),
+            earlier_urls=dialled_urls(earlier.spec),
+        )
+    agent, stored = body.agent_id, body.spec
+    if agent is not None:
+        agent = await agents.id_of(at, caller.workspace, agent)
+        stored = encode({**decode_fields(stored), "agentId": agent})
+    whole = await effective(at, caller, agent, RunSpec(stored, headers))
+    plan = await parsed(partial(plan_of, at, requested_by=requested_by), whole.spec)
+    work = Work(
+        agent=agent,
+        spec=stored,
+        secrets=at.vault.seal_headers(headers, workspace=caller.workspace),
+        requested_by=requested_by,
+        agents=tuple(caller.agents),
+    )
+    return work, plan, [replace(field, path=f"spec.{field.path}") for field in body.unknown]
+
+
+async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> RunBody:
+    body = await parsed(parse_run, _stamped(row.spec, metadata))
+    return replace(body, secrets=_headers(at, row))
+
+
+def _stamped(spec: bytes, metadata: dict[str, str]) -> bytes:
+    fields = decode_fields(spec)
+    own = fields.get("metadata", NULL)
+    said: dict[str, str] = {} if own == NULL else convert(decode(own), dict[str, str])
+    return encode({**fields, "metadata": Raw(encode({**said, **metadata}))})
+
+
+def _require_no_attachments(spec: bytes) -> None:
+    """A schedule outlives what addresses with a signature lead to, and files belong to runs."""
+    fields = decode_object(spec)
+    holders = [("", fields), *((f"messages[{n}].", one) for n, one in enumerate(fields.get("messages") or ()))]
+    issues = [Issue(f"{at}attachments", "a schedule cannot have any") for at, one in holders if one.get("attachments")]
+    if issues:
+        raise invalid(issues)
+
+
+def _headers(at: Workspaces, row: ScheduleRow) -> Headers:
+    try:
+        return at.vault.open_headers(row.secrets, workspace=row.workspace)
+    except StoreError as error:  # nothing that another attempt could mend
+        raise WeftlineError(f"The secrets of its tools cannot be read: {error.message}", code="conflict") from None

@@ -1,0 +1,184 @@
+"""Schedules: runs that begin by themselves."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.store.database import Query, Row, one, statement
+
+_SUMMARY = (
+    "key, id, workspace, name, agent, at, cron, timezone, catch_up, enabled, next_at, last_at, last_run, last_error,"
+    " requested_by, agents, created_at, updated_at"
+)
+_COLUMNS = f"{_SUMMARY}, spec, secrets"
+
+
+class ScheduleSummary(Struct, frozen=True):
+    """A schedule without what may be large."""
+
+    key: int
+    id: str
+    workspace: int
+    name: str
+    agent: str | None
+    """Whose runs they are."""
+    at: int | None
+    """Once, at this time; None for a cron expression."""
+    cron: str
+    timezone: str
+    catch_up: str
+    """What becomes of times that were missed: `skip`, `once` or `all`."""
+    enabled: bool
+    next_at: int | None
+    """None if it is off or has no time left."""
+    last_at: int | None
+    """The time that it was last due for."""
+    last_run: str | None
+    last_error: str
+    """Why no run began then; empty if one did."""
+    requested_by: str
+    """Who said what it runs."""
+    agents: tuple[str, ...]
+    """The allow-list of that credential; empty for all."""
+    created_at: int
+    updated_at: int
+
+
+class ScheduleRow(ScheduleSummary, frozen=True):
+    spec: bytes
+    """The JSON that creates such a run; header values of tools are `[redacted]`."""
+    secrets: bytes | None
+    """The header values, sealed."""
+
+
+class ScheduleColumns(Struct, frozen=True, kw_only=True):
+    """What its owner sets."""
+
+    name: str
+    agent: str | None
+    at: int | None
+    cron: str
+    timezone: str
+    catch_up: str
+    enabled: bool
+    next_at: int | None
+    requested_by: str
+    agents: tuple[str, ...]
+    spec: bytes
+    secrets: bytes | None
+
+
+def by_id(id: str, *, workspace: int) -> Query[ScheduleRow | None]:
+    row = yield from one(f"SELECT {_COLUMNS} FROM schedules WHERE id = $1 AND workspace = $2", id, workspace)
+    return _schedule(row)
+
+
+def by_key(key: int) -> Query[ScheduleRow | None]:
+    row = yield from one(f"SELECT {_COLUMNS} FROM schedules WHERE key = $1", key)
+    return _schedule(row)
+
+
+def digest_of(id: str, *, workspace: int) -> Query[bytes | None]:
+    """Of the body that a schedule was created by; None if there is no such schedule."""
+    row = yield from one("SELECT digest FROM schedules WHERE id = $1 AND workspace = $2", id, workspace)
+    return None if row is None else row[0]
+
+
+def of_workspace(workspace: int) -> Query[list[ScheduleSummary]]:
+    """Oldest first."""
+    rows = yield from statement(f"SELECT {_SUMMARY} FROM schedules WHERE workspace = $1 ORDER BY key", workspace)
+    return [ScheduleSummary(*_values(row)) for row in rows]
+
+
+def due(now: int, *, after: tuple[int, int], limit: int) -> Query[list[tuple[int, int]]]:
+    """The times and keys of what is due, earliest first, beyond the last one of the page before."""
+    rows = yield from statement(
+        "SELECT next_at, key FROM schedules WHERE next_at <= $1 AND (next_at > $2 OR (next_at = $2 AND key > $3))"
+        " ORDER BY next_at, key LIMIT $4",
+        now,
+        *after,
+        limit,
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def next_due(after: int) -> Query[int | None]:
+    row = yield from one("SELECT min(next_at) FROM schedules WHERE next_at > $1", after)
+    return None if row is None else row[0]
+
+
+def insert(id: str, columns: ScheduleColumns, *, workspace: int, digest: bytes, now: int) -> Query[ScheduleRow]:
+    row = yield from one(
+        "INSERT INTO schedules (id, workspace, name, agent, at, cron, timezone, catch_up, enabled, next_at,"
+        " requested_by, agents, spec, secrets, digest, last_error, created_at, updated_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, '', $16, $16)"
+        f" RETURNING {_COLUMNS}",
+        id,
+        workspace,
+        *_given(columns),
+        digest,
+        now,
+    )
+    assert row is not None
+    return _row(row)
+
+
+def update(key: int, columns: ScheduleColumns, *, now: int) -> Query[ScheduleRow | None]:
+    row = yield from one(
+        "UPDATE schedules SET name = $1, agent = $2, at = $3, cron = $4, timezone = $5, catch_up = $6, enabled = $7,"
+        " next_at = $8, requested_by = $9, agents = $10, spec = $11, secrets = $12, updated_at = $13"
+        f" WHERE key = $14 RETURNING {_COLUMNS}",
+        *_given(columns),
+        now,
+        key,
+    )
+    return _schedule(row)
+
+
+def fired(key: int, *, at: int, run: str | None, error: str) -> Query[None]:
+    """What became of a time that it was due for. The run of an earlier time stays if there is no new one."""
+    yield from statement(
+        "UPDATE schedules SET last_at = $1, last_run = coalesce($2, last_run), last_error = $3 WHERE key = $4",
+        at,
+        run,
+        error,
+        key,
+    )
+
+
+def move(key: int, *, next_at: int | None) -> Query[None]:
+    yield from statement("UPDATE schedules SET next_at = $1 WHERE key = $2", next_at, key)
+
+
+def delete(key: int) -> Query[None]:
+    yield from statement("DELETE FROM schedules WHERE key = $1", key)
+
+
+def _given(columns: ScheduleColumns) -> tuple[str | bytes | int | None, ...]:
+    return (
+        columns.name,
+        columns.agent,
+        columns.at,
+        columns.cron,
+        columns.timezone,
+        columns.catch_up,
+        int(columns.enabled),
+        columns.next_at,
+        columns.requested_by,
+        encode(columns.agents).decode(),
+        columns.spec,
+        columns.secrets,
+    )
+
+
+def _schedule(row: Row | None) -> ScheduleRow | None:
+    return None if row is None else _row(row)
+
+
+def _row(row: Row) -> ScheduleRow:
+    return ScheduleRow(*_values(row))
+
+
+def _values(row: Row) -> Row:
+    return (*row[:9], bool(row[9]), *row[10:15], tuple(decode(row[15], type=list[str])), *row[16:])

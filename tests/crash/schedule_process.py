@@ -1,0 +1,70 @@
+"""A process with a schedule: `python schedule_process.py FOLDER HOURS`.
+
+It makes the schedule if there is none, starts what is due so many hours later, and prints the times of all its runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.server.scheduled import TIME_KEY, checked_work, start
+from weftline.store import open_store
+from weftline.store.base import RunFilter
+from weftline.workspace import schedules, workspaces
+from weftline.workspace.context import Workspaces
+from weftline.workspace.firing import ScheduleAlarm
+from weftline.workspace.schedules import Timing
+
+NOON_US = 1_800_000_000_000_000 // 86_400_000_000 * 86_400_000_000 + 43_200_000_000
+HOUR_US = 3_600_000_000
+SPEC = {"modelId": "scripted:hello", "prompt": "hi"}
+
+
+class Clock(Struct):
+    us: int
+
+    def now_us(self) -> int:
+        return self.us
+
+
+class Caller(Struct, frozen=True):
+    workspace: int
+    agents: tuple[str, ...] = ()
+
+
+class Host(Struct, frozen=True):
+    engine: EmbeddedEngine
+    workspaces: Workspaces
+
+
+async def main(folder: Path, hours: int) -> None:
+    store = open_store(folder / "store")
+    clock = Clock(NOON_US)
+    models = Catalog()
+    models.add(ScriptedProvider(parse_scripts(b'{"hello": {"turns": [{"text": "hello"}]}}')))
+    at = Workspaces(store.records, store.vault, clock)
+    async with EmbeddedEngine(store, models=models, clock=clock) as engine:
+        space = await workspaces.ensure(at, "acme")
+        if not await schedules.visible(at, Caller(space)):
+            work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
+            await schedules.create(
+                at, Caller(space), "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work
+            )
+        clock.us += hours * HOUR_US
+        await ScheduleAlarm(at, start=partial(start, Host(engine, at))).fire_due()
+        runs = await engine.runs(RunFilter(workspace=space))
+        print(*sorted(decode(run.metadata)[TIME_KEY][11:16] for run in runs))
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,264 @@
+"""When schedules fire: on a real store, an engine, and a clock that the test holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.json import decode, encode
+
+from weftline.errors import InvalidRequest, RateLimited
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start
+from weftline.store import open_store
+from weftline.store.base import RunFilter
+from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.records.schedules import ScheduleRow
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import WallClock
+from weftline.workspace import agents, schedules, workspaces
+from weftline.workspace.agents import AgentDraft
+from weftline.workspace.context import Workspaces
+from weftline.workspace.firing import ScheduleAlarm
+from weftline.workspace.schedules import Changes, Timing
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = datetime(2027, 1, 15, 8, 30, tzinfo=UTC)
+SPEC: dict[str, Any] = {"modelId": "scripted:hello", "prompt": "hi", "metadata": {"team": "a"}}
+HOURLY = Timing(cron="0 * * * *")
+
+
+def us(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now_us(self) -> int:
+        return us(self.time)
+
+
+class Caller(Struct, frozen=True):
+    workspace: int
+    agents: tuple[str, ...] = ()
+
+
+class Host:
+    def __init__(self, engine: EmbeddedEngine, at: Workspaces) -> None:
+        self.engine = engine
+        self.workspaces = at
+        self.alarm = ScheduleAlarm(at, start=partial(start, self))
+        self.space = 0
+
+    async def schedule(self, timing: Timing, spec: dict[str, Any] = SPEC) -> ScheduleRow:
+        work, _, _ = await checked_work(self.workspaces, Caller(self.space), encode(spec), requested_by="key:a")
+        return await schedules.create(self.workspaces, Caller(self.space), "nightly", timing=timing, work=work)
+
+    async def row(self, row: ScheduleRow) -> ScheduleRow:
+        return await schedules.find(self.workspaces, Caller(self.space), row.id)
+
+    async def times(self, row: ScheduleRow) -> list[str]:
+        """Those that the schedule's runs began for, in order of their creation."""
+        wanted = RunFilter(workspace=self.space, metadata=((SCHEDULE_KEY, row.id),), limit=1000)
+        return [decode(run.metadata)[TIME_KEY][:16] for run in reversed(await self.engine.runs(wanted))]
+
+
+def models() -> Catalog:
+    catalog = Catalog()
+    catalog.add(ScriptedProvider(parse_scripts(b'{"hello": {"turns": [{"text": "hello"}]}}')))
+    return catalog
+
+
+@asynccontextmanager
+async def opened(folder: Path, clock: Clock) -> AsyncGenerator[Host]:
+    store = open_store(folder / "store")
+    async with EmbeddedEngine(store, models=models(), clock=clock) as engine:
+        host = Host(engine, Workspaces(store.records, store.vault, clock))
+        host.space = await workspaces.ensure(host.workspaces, "acme")
+        yield host
+    await store.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def host(tmp_path: Path, clock: Clock) -> AsyncGenerator[Host]:
+    async with opened(tmp_path, clock) as one:
+        yield one
+
+
+async def test_a_time_makes_one_run_which_says_what_it_is_for(host: Host, clock: Clock) -> None:
+    row = await host.schedule(Timing(at=us(NOW + timedelta(minutes=5))))
+    assert await host.alarm.fire_due() and await host.times(row) == []
+    clock.time += timedelta(minutes=5)
+    for _ in range(2):
+        assert await host.alarm.fire_due()
+    (run,) = await host.engine.runs(RunFilter(workspace=host.space, metadata=(("team", "a"),)))
+    assert decode(run.metadata) == {"team": "a", SCHEDULE_KEY: row.id, TIME_KEY: "2027-01-15T08:35:00.000000Z"}
+    after = await host.row(row)
+    assert after.next_at is None and after.last_run is not None and after.last_error == ""
+    assert await host.engine.locate(after.last_run, workspace=host.space) == run.key
+
+
+async def test_cron_goes_by_the_clocks_of_its_zone(host: Host, clock: Clock) -> None:
+    row = await host.schedule(Timing(cron="0 9 * * 1-5", timezone="America/New_York"))
+    clock.time = datetime(2027, 1, 15, 13, 59, tzinfo=UTC)
+    await host.alarm.fire_due()
+    assert await host.times(row) == []
+    clock.time += timedelta(minutes=1)
+    await host.alarm.fire_due()
+    assert await host.times(row) == ["2027-01-15T14:00"]
+    assert (await host.row(row)).next_at == us(datetime(2027, 1, 18, 14, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ("skip", []),
+        ("once", ["2027-01-15T12:00"]),
+        ("all", [f"2027-01-15T{hour:02}:00" for hour in (9, 10, 11, 12)]),
+    ],
+)
+async def test_after_a_downtime_it_makes_up_for_what_it_missed_as_it_was_told(
+    catch_up: str, expected: list[str], tmp_path: Path, clock: Clock
+) -> None:
+    async with opened(tmp_path, clock) as before:
+        row = await before.schedule(Timing(cron="0 * * * *", catch_up=catch_up))
+        once = await before.schedule(Timing(at=us(NOW + timedelta(hours=1)), catch_up=catch_up))
+    clock.time = NOW + timedelta(hours=4)
+    async with opened(tmp_path, clock) as after:
+        for _ in range(2):
+            assert await after.alarm.fire_due()
+        assert await after.times(row) == expected
+        assert await after.times(once) == ([] if catch_up == "skip" else ["2027-01-15T09:30"])
+        now = await after.row(row)
+        assert now.next_at == us(datetime(2027, 1, 15, 13, tzinfo=UTC))
+        assert now.last_error == ("Skipped: its time was missed." if catch_up == "skip" else "")
+        clock.time = datetime(2027, 1, 15, 13, 0, 20, tzinfo=UTC)  # a little late is not missed
+        await after.alarm.fire_due()
+        assert await after.times(row) == [*expected, "2027-01-15T13:00"]
+
+
+async def test_it_makes_up_for_the_last_hundred_times_at_most(host: Host, clock: Clock) -> None:
+    row = await host.schedule(Timing(cron="* * * * *", catch_up="all"))
+    clock.time += timedelta(days=400)
+    assert await host.alarm.fire_due()
+    assert len(times := await host.times(row)) == 100 and times[-1] == clock.time.isoformat()[:16]
+
+
+async def test_two_that_fire_at_once_make_one_run(host: Host, clock: Clock) -> None:
+    row = await host.schedule(HOURLY)
+    clock.time += timedelta(hours=1)
+    other = ScheduleAlarm(host.workspaces, start=partial(start, host))
+    assert all(await asyncio.gather(host.alarm.fire_due(), other.fire_due(), host.alarm.fire_due()))
+    assert await host.times(row) == ["2027-01-15T09:00"]
+
+
+async def test_a_clock_that_is_set_back_repeats_nothing(host: Host, clock: Clock) -> None:
+    row = await host.schedule(HOURLY)
+    for hours in (1, -3, 2, 1):
+        clock.time += timedelta(hours=hours)
+        await host.alarm.fire_due()
+    assert await host.times(row) == ["2027-01-15T09:00"]
+    clock.time += timedelta(hours=1)
+    await host.alarm.fire_due()
+    assert await host.times(row) == ["2027-01-15T09:00", "2027-01-15T10:00"]
+
+
+async def test_a_schedule_whose_agent_is_gone_says_so_and_goes_on(host: Host, clock: Clock) -> None:
+    draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
+    agent = await agents.create(host.workspaces, host.space, draft)
+    row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
+    assert row.agent == agent.id
+    clock.time += timedelta(hours=1)
+    await host.alarm.fire_due()
+    await agents.delete(host.workspaces, host.space, agent.id)
+    clock.time += timedelta(hours=1)
+    assert await host.alarm.fire_due()
+    assert await host.times(row) == ["2027-01-15T09:00"]
+    after = await host.row(row)
+    assert f"no agent '{agent.id}'" in after.last_error and after.last_run is not None
+    assert after.next_at == us(datetime(2027, 1, 15, 11, tzinfo=UTC))
+
+
+async def test_a_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock: Clock) -> None:
+    full = True
+
+    async def refusing(row: ScheduleRow, time: int) -> str:
+        if full:
+            raise RateLimited("Too many runs are queued.", code="too_many_runs")
+        return await start(host, row, time)
+
+    alarm = ScheduleAlarm(host.workspaces, start=refusing)
+    row = await host.schedule(HOURLY)
+    clock.time += timedelta(minutes=31)
+    assert not await alarm.fire_due() and (await host.row(row)).next_at == us(datetime(2027, 1, 15, 9, tzinfo=UTC))
+    full = False
+    assert await alarm.fire_due() and await host.times(row) == ["2027-01-15T09:00"]
+
+
+async def test_what_is_switched_on_again_makes_up_for_nothing(host: Host, clock: Clock) -> None:
+    row = await host.schedule(HOURLY)
+    caller = Caller(host.space)
+    assert (await schedules.change(host.workspaces, caller, row.id, Changes(enabled=False))).next_at is None
+    clock.time += timedelta(hours=5)
+    await host.alarm.fire_due()
+    again = await schedules.change(host.workspaces, caller, row.id, Changes(enabled=True))
+    assert again.next_at == us(datetime(2027, 1, 15, 14, tzinfo=UTC))
+    await host.alarm.fire_due()
+    assert await host.times(row) == []
+
+
+def test_the_alarm_wakes_by_itself_in_time_and_at_once_for_a_new_schedule() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        wall, store = WallClock(loop), MemoryStore(MemoryDisk())
+        started: asyncio.Queue[int] = asyncio.Queue()
+
+        async def note(row: ScheduleRow, time: int) -> str:
+            started.put_nowait(wall.now_us() - time)
+            return "run_x"
+
+        at = Workspaces(store.records, store.vault, wall)
+        space = await workspaces.ensure(at, "acme")
+        alarm = ScheduleAlarm(at, start=note)
+        work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
+        task = asyncio.create_task(alarm.run())
+        await asyncio.sleep(1)
+        soon = Timing(at=wall.now_us() + 3_000_000)
+        await schedules.create(at, Caller(space), "soon", timing=soon, work=work)
+        alarm.changed()
+        assert 0 <= await started.get() < 1_000_000
+        await schedules.create(at, Caller(space), "again", timing=Timing(cron="* * * * *"), work=work)
+        alarm.changed()
+        assert max([await started.get() for _ in range(3)]) < 1_000_000
+        wall.offset_s += 3600
+        assert await started.get() <= 60_000_000, "the last of the times that were missed"
+        task.cancel()
+        await asyncio.wait({task})
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())
+
+
+async def test_a_workspace_has_so_many_schedules_and_no_more(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weftline.workspace.schedules.MAX_PER_WORKSPACE", 2)
+    for _ in range(2):
+        await host.schedule(HOURLY)
+    with pytest.raises(InvalidRequest, match="at most 2 schedules"):
+        await host.schedule(HOURLY)
