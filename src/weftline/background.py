@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -16,7 +17,10 @@ _TIDY_S = 10.0
 
 
 class LoopThread:
-    """Starts on first use. `stop` cancels the remaining tasks, waits for them and closes the loop."""
+    """Starts on first use. `stop` cancels the remaining tasks, waits for them and closes the loop.
+
+    A forked child has a copy of this object but not the thread: once started, it can only be used where it was.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -24,12 +28,16 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self._pid: int | None = None
 
     @property
     def started(self) -> bool:
         return self._loop is not None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._is_anothers():  # before the lock, which a thread of the parent may have held
+            work.close()
+            raise RuntimeError("this process was forked from the one that uses this loop: make a new one here")
         with self._lock:
             if self._stopped:
                 work.close()
@@ -74,6 +82,8 @@ class LoopThread:
 
     def stop(self, *, patience_s: float | None = None) -> None:
         """Waits for what is left, `patience_s` at most."""
+        if self._is_anothers():
+            return
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -85,9 +95,13 @@ class LoopThread:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         return loop
+
+    def _is_anothers(self) -> bool:
+        return self._pid is not None and self._pid != os.getpid()
 
 
 @contextmanager

@@ -124,6 +124,14 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     requested_by: str = ""
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
 
+    @property
+    def thread_keeps_all(self) -> bool:
+        """Whether its thread takes every message of the run, with calls and results.
+
+        A thread of code does. A client's session has what was asked and what was answered, whoever carries the run.
+        """
+        return self.code is not None and self.agent_id is None
+
 
 class _Kind(Struct, frozen=True):
     kind: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -177,3 +178,46 @@ async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_th
     said = [message.text for message in stored if isinstance(message, User | Assistant)]
     assert said == ["First?", "One.", "Third?", "One."]
     assert again.text == "One."
+
+
+async def test_leaving_a_run_waits_for_a_plain_function_that_is_at_work() -> None:
+    begun, go_on, done = asyncio.Event(), threading.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def pay() -> str:
+        """Pays."""
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(PATIENCE_S)
+        done.append("paid")
+        return "Paid."
+
+    agent = Agent(ScriptedModel([calls("pay"), "Done."]), tools=[pay])
+    async with asyncio.timeout(PATIENCE_S), Engine(drain_s=PATIENCE_S) as engine:
+        run = asyncio.create_task(agent.run("Pay.", engine=engine))
+        await begun.wait()
+        run.cancel()
+        await asyncio.wait([run], timeout=0.01)
+        assert not run.done(), "it waits for the function"
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    assert done == ["paid"]
+
+
+async def test_a_run_that_has_ended_does_not_wait_for_a_function_that_took_too_long() -> None:
+    go_on = threading.Event()
+
+    @tool(effect="read", timeout_s=0.01)
+    def stuck() -> str:
+        """Does not return."""
+        go_on.wait(PATIENCE_S)
+        return "late"
+
+    agent = Agent(ScriptedModel([calls("stuck"), "Done."]), tools=[stuck])
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2):
+            async with Engine(drain_s=PATIENCE_S) as engine:
+                assert (await agent.run("Go.", engine=engine)).text == "Done."
+    finally:
+        go_on.set()

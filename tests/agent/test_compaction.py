@@ -127,7 +127,13 @@ async def test_one_that_stays_too_long_fails_the_run_with_its_own_error(allowed:
 @pytest.mark.requirement("run.history.compress_kept")
 @pytest.mark.parametrize(
     "answer",
-    [{"error": {"class": "auth"}}, "", "It was a long story. " * 900, {"text": "It", "finish_reason": "max_tokens"}],
+    [
+        {"error": {"class": "auth"}},
+        "",
+        "It was a long story. " * 900,
+        {"text": "It", "finish_reason": "max_tokens"},
+        {"text": "I cannot help with that.", "finish_reason": "refusal"},
+    ],
 )
 async def test_a_summary_that_is_none_changes_nothing_and_is_not_asked_for_at_every_turn(
     answer: Any, caplog: pytest.LogCaptureFixture
@@ -224,8 +230,23 @@ async def test_a_summary_is_taken_back_while_the_run_goes_on(tmp_path: Path) -> 
         assert [event.by for event in events if isinstance(event, ContextRestored)] == ["ops"]
         await run.result()
         after = await engine.start(agent, "And?", thread="t", model="cheap:script")
-        assert not [event async for event in after if isinstance(event, ContextCompacted)], "nor for the next run"
+        made = [event async for event in after if isinstance(event, ContextCompacted)]
+        assert [event.inherited for event in made] == [False], "nor for the next run, which makes one of its own"
     assert [pages_in(request.messages) for request in lab.requests[2:]] == [["Page 2"], ["Page 1", "Page 2", "Waited"]]
+
+
+async def test_the_next_run_of_a_thread_takes_over_a_summary_of_the_work_before() -> None:
+    behavior = Behavior(compaction=Compaction(at_tokens=700, keep_turns=1))
+    agent = Agent("lab:script", name="reader", tools=[read], behavior=behavior)
+    async with Engine(agents=[agent]) as engine:
+        with agent.override(model=ScriptedModel([*reads(1, 2), "Weather.", "Done."])):
+            await agent.run("What is it?", thread="t", engine=engine)
+        model = ScriptedModel(["Yes."])
+        with agent.override(model=model):
+            await agent.run("Sure?", thread="t", engine=engine)
+        assert pages_in(await engine.thread("t").messages()) == ["Page 1", "Page 2"], "the thread itself stays whole"
+    assert injected(model.requests[0]) == [summary("Weather.")]
+    assert pages_in(model.requests[0].messages) == ["Page 2"]
 
 
 async def test_a_summary_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
 from weftline.agent.hooks import MessagesTaken, RunStarted
+from weftline.agent.models import Models
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
 from weftline.store.base import RunFilter
@@ -112,6 +113,27 @@ async def test_runs_of_a_thread_share_a_conversation(tmp_path: Path) -> None:
     assert len(second.new_messages) == 2
 
 
+@pytest.mark.requirement("loop.thread.saved")
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_thread_keeps_calls_and_results_for_the_runs_after_it(tmp_path: Path, *, durable: bool) -> None:
+    @tool(effect="read", blocking=False)
+    def look() -> str:
+        """Looks."""
+        return "4711"
+
+    model = ScriptedModel([calls("look"), "I looked."])
+    agent = Agent(model, name="support", tools=[look])
+    async with Engine(tmp_path if durable else None, agents=[agent]) as engine:
+        first = await agent.run("Look it up.", thread="t", engine=engine)
+        assert await engine.thread("t").messages() == list(first.messages)
+        second = await agent.run("What was it?", thread="t", engine=engine)
+        assert await engine.thread("t").messages() == list(second.messages)
+    assert [type(message).__name__ for message in first.messages] == ["User", "Assistant", "ToolResults", "Assistant"]
+    assert list(model.requests[2].messages) == [*first.messages, User.of("What was it?")]
+    ids = [call.id for message in second.messages if isinstance(message, Assistant) for call in message.calls]
+    assert len(set(ids)) == len(ids) == 2, "calls of different runs can be told apart"
+
+
 async def test_leaving_a_durable_run_only_stops_watching(tmp_path: Path) -> None:
     model = ScriptedModel([{"text": "Done.", "delay_ms": 50}])
     agent = Agent("lab:script", name="slow")
@@ -179,3 +201,12 @@ async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) ->
 async def test_a_thread_needs_an_engine() -> None:
     with pytest.raises(WeftlineError, match="needs an engine"):
         await Agent(ScriptedModel(["x"])).run("Go.", thread="t")
+
+
+async def test_models_that_single_runs_bring_are_forgotten() -> None:
+    given = Models(Catalog())
+    for number in range(200):
+        given.lend(ScriptedModel(["Hi."]), by=str(number))
+        given.release(str(number))
+    sizes = [len(cast("set[object]", one)) for one in vars(given).values() if isinstance(one, set | dict)]
+    assert sizes and max(sizes) < 100

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -240,3 +242,15 @@ def test_a_forked_child_cannot_use_its_parents_engine_and_leaves_it_alone(tmp_pa
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert agent.run_sync("Hi again.", engine=engine).text == "Hi."
+
+
+async def test_a_notebook_does_not_wait_for_an_engine_on_its_own_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    agent = Agent(ScriptedModel(["Hi."]), name="a")
+    async with Engine(agents=[agent]) as engine:
+        with pytest.raises(RuntimeError, match="await"):
+            agent.run_sync("Hi.", engine=engine)
+        with pytest.raises(RuntimeError, match="await"), agent.stream_sync("Hi.", engine=engine):
+            pass
+        assert agent.run_sync("Hi.").text == "Hi.", "without the engine a cell may block"

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, ContextBuilt, Hook, Limits, RunContext, SystemRendered, ToolGate, hook, tool
+from weftline import (
+    Agent,
+    ContextBuilt,
+    Hook,
+    Limits,
+    OutputReady,
+    RunContext,
+    RunFailed,
+    SystemRendered,
+    ToolGate,
+    hook,
+    tool,
+)
 from weftline.agent.hooks import (
     POINTS,
     AfterModel,
@@ -358,3 +370,15 @@ async def test_turns_and_results_are_told() -> None:
         one.on(point)(lambda at: seen.append(f"{at.name} {at.turn}"))
     await one.run("Go.")
     assert seen == ["results_stored 0", "turn_ended 0", "turn_ended 1"]
+
+
+async def test_an_error_of_the_last_check_is_the_cause_of_the_failure() -> None:
+    agent = Agent(ScriptedModel(["Seven."]))
+
+    @agent.on(OutputReady)
+    def check(answer: OutputReady[str]) -> None:  # pyright: ignore[reportUnusedFunction]
+        raise KeyError("seven")
+
+    with pytest.raises(RunFailed) as failed:
+        await agent.run("Go.")
+    assert isinstance(failed.value.__cause__, KeyError)

@@ -88,7 +88,7 @@ class Agent(Definition[OutputT, DepsT]):
         """`run` for code without an event loop."""
         from weftline.agent.sync import blocking
 
-        return blocking(lambda: self.run(prompt, engine=engine, **options))
+        return blocking(lambda: self.run(prompt, engine=engine, **options), engine=engine)
 
     def stream_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
@@ -96,4 +96,4 @@ class Agent(Definition[OutputT, DepsT]):
         """`stream` for code without an event loop."""
         from weftline.agent.sync import watched
 
-        return watched(lambda: self.stream(prompt, engine=engine, **options))
+        return watched(lambda: self.stream(prompt, engine=engine, **options), engine=engine)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
+from weftline.agent.context import RunContext
 from weftline.agent.fitting import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
@@ -14,8 +16,14 @@ from weftline.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    D = DefaultTypeVar("D", default=Any, contravariant=True)
+else:
+    D = TypeVar("D", contravariant=True)
 P = TypeVar("P", bound=Point)
-F = TypeVar("F", bound=Callable[..., Any])
+W = TypeVar("W")
 
 
 def _let_through(error: BaseException) -> None:
@@ -34,8 +42,15 @@ class HookFailed(Exception):
     """A hook that was registered with `fail_closed` has raised; its error is the cause."""
 
 
-class Hook(Generic[P]):
-    """A function for one point. Calling it calls the function."""
+class Hook(Generic[P, D]):
+    """A function for one point. Calling it calls the function.
+
+    `D` is what it wants as deps; a function without a `RunContext` wants none.
+    """
+
+    if not TYPE_CHECKING:
+        # Older Pythons know no defaults: `Hook[…]` with fewer parameters is to work when it is evaluated, too.
+        __class_getitem__ = classmethod(GenericAlias)
 
     def __init__(self, point: type[P] | str, fn: Callable[..., Any], *, fail_closed: bool = False) -> None:
         found: type[Any] = point_of(point)
@@ -72,11 +87,20 @@ def point_of(point: type[P] | str) -> type[Any]:
     return point
 
 
+class Hooking(Protocol[P]):
+    """Makes a hook of a function of a point, and perhaps of the run's context."""
+
+    @overload
+    def __call__(self, fn: Callable[[P], object], /) -> Hook[P, object]: ...
+    @overload
+    def __call__(self, fn: Callable[[P, RunContext[W]], object], /) -> Hook[P, W]: ...
+
+
 @overload
-def hook(point: type[P], *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[P]]: ...
+def hook(point: type[P], *, fail_closed: bool = False) -> Hooking[P]: ...
 @overload
 def hook(point: str, *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[Any]]: ...
-def hook(point: type[Point] | str, *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[Any]]:
+def hook(point: type[Point] | str, *, fail_closed: bool = False) -> Any:
     """Makes a hook of a function, to be given to agents, runs and presets: `@hook(ContextBuilt)`, or by name.
 
     The function takes the point, and a `RunContext` if it has a second parameter. With `fail_closed` an error in it

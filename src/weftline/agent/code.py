@@ -52,6 +52,7 @@ from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
 from weftline.tools.results import output_bytes, output_of, reason_of
+from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class AgentCode:
         deps: object,
         owned: OwnedDeps | None = None,
         plan: RunPlan | None = None,
+        for_client: bool = False,
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
         observed: Callable[[], Awaitable[None]] | None = None,
@@ -95,6 +97,8 @@ class AgentCode:
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
+        self.for_client = for_client
+        """Whether it is a client who asked for the run, or for the one above it."""
         self.registered = "" if plan is None or plan.code is None else plan.code
         """The name that the code of the run is found under."""
         self._planner = planner
@@ -105,6 +109,8 @@ class AgentCode:
         """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
         self.quiet.set()
         self._under_way = 0
+        self.threads: set[asyncio.Future[None]] = set()
+        """The plain functions that go on in their threads although they are no longer wanted."""
         self._hooks = hooks
         self._frame = frame or Frame()
         self._shaper = RequestShaper(self._frame, hooks, self.context)
@@ -120,6 +126,8 @@ class AgentCode:
         """Whether the run has ended."""
         self._raised: BaseException | None = None
         """What was raised, if that is why."""
+        self._unchecked: BaseException | None = None
+        """What was raised when the latest answer was to be checked."""
         self._refusal: ProviderError | None = None
         """What the latest model call failed with, if it did."""
         if problem is not None:
@@ -128,7 +136,7 @@ class AgentCode:
     @property
     def fault(self) -> BaseException | None:
         """What was raised, if the run can go no further because of that."""
-        return self._raised or self._refusal
+        return self._raised or self._refusal or self._unchecked
 
     @property
     def gates(self) -> bool:
@@ -182,7 +190,7 @@ class AgentCode:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             self._raised = failed.__cause__
-            raise CodeFailed(str(failed), code="hook_failed") from failed
+            raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)
@@ -210,7 +218,7 @@ class AgentCode:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        self._refusal = error
+        self._refusal, self._unchecked = error, None
         try:
             if self._wants(points.StreamEnded) and message is not None and message.text:
                 await self.tell(points.StreamEnded(turn, message.text))
@@ -344,6 +352,7 @@ class AgentCode:
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
+        token = left_behind.set(self._leave_behind)
         try:
             if server_of(call):
                 output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
@@ -353,6 +362,7 @@ class AgentCode:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
         finally:
+            left_behind.reset(token)
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
@@ -360,6 +370,10 @@ class AgentCode:
         if not output.is_error:
             self._frame.dedup.remember(call, object_of(call.args), context.state)
         return output
+
+    def _leave_behind(self, call: asyncio.Future[None]) -> None:
+        self.threads.add(call)
+        call.add_done_callback(self.threads.discard)
 
     async def _after_running(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         """Whatever the hooks do, the model learns that the tool has run."""
@@ -462,13 +476,14 @@ class AgentCode:
                 value = self._output.parse(text)
             except ValueError as error:
                 return prompts.answer_again(str(error))
-            except Exception:
+            except Exception as error:
                 logger.exception("run %s: the answer could not be checked", self.info.id)
+                self._unchecked = error
                 return prompts.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)
-            error = await self._hooks.gate(ready, self.context)
-            if error is not None:
+            self._unchecked = await self._hooks.gate(ready, self.context)
+            if self._unchecked is not None:
                 return prompts.ANSWER_NOT_CHECKED
             return ready.rejected or ""
         return ""
@@ -515,7 +530,14 @@ class AgentCode:
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """The next model call, and with it the run, fails with this."""
         self._raised = self._raised or cause
-        self._problem = self._problem or (code, problem)
+        self._problem = self._problem or (code, self._in_public(problem, cause))
+
+    def _in_public(self, problem: str, cause: BaseException | None) -> str:
+        """What is stored and shown. What code raises may be nobody else's business, so clients are not told."""
+        if not self.for_client:
+            return problem
+        logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
+        return f"The agent's own code failed. The server's log says why: look for {self.info.id}."
 
     def _require_whole(self) -> None:
         if self._deps is not None and self._deps.lost is not None:

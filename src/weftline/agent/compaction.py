@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from weftline.kernel.context import CompactionRule
 
@@ -35,8 +36,10 @@ class Compaction:
             raise ValueError(f"keep_turns must be below at_turns ({self.at_turns}), not {self.keep_turns!r}")
         if isinstance(self.keep_turns, bool) or self.keep_turns < 0:
             raise ValueError(f"keep_turns must not be negative, not {self.keep_turns!r}")
-        if self.model is not None and not self.model.strip():
-            raise ValueError("model is the name of a model, or None for the run's own")
+        given = cast("object", self.model)
+        if given is not None and not (isinstance(given, str) and given.strip()):
+            # It is stored with the run: the next process could not find an object again.
+            raise ValueError(f"model is the name of a model, or None for the run's own, not {given!r}")
 
     @property
     def rule(self) -> CompactionRule:

@@ -13,7 +13,7 @@ from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
-from weftline.agent.hooks import Point
+from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.output import OutputType
 from weftline.agent.policy import Policy, PolicyEngine
 from weftline.agent.preset import Preset
@@ -48,16 +48,18 @@ class Registers(Protocol[P, D]):
 
 
 class Definition(Generic[OutputT, DepsT]):
+    # `= ...` in the overloads: from an empty tuple a type checker would infer that the deps are of an unknown type.
     @overload
     def __init__(
         self,
         model: str | Provider | None = None,
         *,
         name: str | None = None,
+        description: str = "",
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
-        tools: Sequence[AgentTool] = (),
-        hooks: Sequence[Hook[Any]] = (),
+        tools: Sequence[AgentTool[DepsT]] = ...,
+        hooks: Sequence[Hook[Any, DepsT]] = ...,
         settings: Settings | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
@@ -75,10 +77,11 @@ class Definition(Generic[OutputT, DepsT]):
         *,
         output: TypeForm[OutputT],
         name: str | None = None,
+        description: str = "",
         instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
         deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
-        tools: Sequence[AgentTool] = (),
-        hooks: Sequence[Hook[Any]] = (),
+        tools: Sequence[AgentTool[DepsT]] = ...,
+        hooks: Sequence[Hook[Any, DepsT]] = ...,
         settings: Settings | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
@@ -95,10 +98,11 @@ class Definition(Generic[OutputT, DepsT]):
         *,
         output: Any = str,
         name: str | None = None,
+        description: str = "",
         instructions: Any = None,
         deps: Any = None,
-        tools: Sequence[AgentTool] = (),
-        hooks: Sequence[Hook[Any]] = (),
+        tools: Sequence[AgentTool[DepsT]] = (),
+        hooks: Sequence[Hook[Any, DepsT]] = (),
         settings: Settings | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
@@ -117,6 +121,8 @@ class Definition(Generic[OutputT, DepsT]):
         tools = tuple([made(one) for one in merged(base.tools, tools)])
         self.model = model
         self.name = name
+        self.description = description
+        """What other agents and their clients read about it when it is served."""
         self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = (
             base.instructions or None if instructions is None else instructions
         )
@@ -164,7 +170,7 @@ class Definition(Generic[OutputT, DepsT]):
         self,
         *,
         instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
-        tools: Sequence[AgentTool] | None = None,
+        tools: Sequence[AgentTool[DepsT]] | None = None,
     ) -> Self:
         """The same agent with other instructions or tools, for one run. Tools are checked as for an agent."""
         other = copy(self)
@@ -177,14 +183,22 @@ class Definition(Generic[OutputT, DepsT]):
             self._connect_skills(other.tools)
         return other
 
-    def _connect_skills(self, tools: Sequence[AgentTool]) -> None:
+    def _connect_skills(self, tools: Sequence[AgentTool[Any]]) -> None:
         toolsets = [one for one in tools if hasattr(one, "open")]
         if toolsets:  # most agents have none, and need nothing of what skills do
             from weftline.agent.skilled import connect_skills
 
             connect_skills(toolsets, self)
 
-    def on(self, point: type[P] | str, *, fail_closed: bool = False) -> Registers[P, DepsT]:
+    @overload
+    def on(
+        self, point: type[OutputReady[Any]], *, fail_closed: bool = False
+    ) -> Registers[OutputReady[OutputT], DepsT]: ...
+    @overload
+    def on(self, point: type[P], *, fail_closed: bool = False) -> Registers[P, DepsT]: ...
+    @overload
+    def on(self, point: str, *, fail_closed: bool = False) -> Registers[Any, DepsT]: ...
+    def on(self, point: type[Any] | str, *, fail_closed: bool = False) -> Any:
         """Registers the decorated function as a hook of all runs that start from now on; see `hook`."""
 
         found = point_of(point)
@@ -210,7 +224,7 @@ def _check_hook(one: object) -> None:
         raise TypeError(f"{one!r} is not a hook; make one with @hook(Point)")
 
 
-def _check_names(tools: Sequence[AgentTool]) -> None:
+def _check_names(tools: Sequence[AgentTool[Any]]) -> None:
     """Sets of tools say only when they are opened what they have."""
     prefixes = [prefix for one in tools if (prefix := getattr(one, "prefix", None))]
     for prefix in prefixes:
@@ -226,7 +240,7 @@ def _check_names(tools: Sequence[AgentTool]) -> None:
                 raise ValueError(f"the tool {name!r} could have the name of one of an MCP server's, {prefix}…")
 
 
-def _check_tools(tools: Sequence[AgentTool], aliases: Mapping[str, str], behavior: Behavior) -> None:
+def _check_tools(tools: Sequence[AgentTool[Any]], aliases: Mapping[str, str], behavior: Behavior) -> None:
     """What can be told of tools before they are opened. The rest is checked before the first model call."""
     known = {name: one for one in tools if not hasattr(one, "open") and (name := name_of(one))}
     try:

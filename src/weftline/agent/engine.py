@@ -30,7 +30,7 @@ from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
 from weftline.agent.models import Models
-from weftline.agent.options import RunOptions, check_options
+from weftline.agent.options import RunOptions, check_deps, check_options
 from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
@@ -403,12 +403,14 @@ class Engine(EndedRuns):
         host = await self.runtime()
         key = await self.locate(run_id)
         code = self._tools.running.get(run_id)
-        await host.cancel(key, reason="left")
+        receipt = await host.cancel(key, reason="left")
         if code is not None:
             await code.leaving.settled()
             with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
+                    if receipt.status == "cancelled":  # in a run that came to its end they were given up before
+                        await asyncio.gather(*code.threads)
         self._forget_code(self._codes.pop(run_id, ""))
         if sets := self._brought.pop(run_id, ()):
             others = {id(one) for given in self._brought.values() for one in given}
@@ -462,6 +464,8 @@ class Engine(EndedRuns):
         deps = options.get("deps", NO_DEPS)
         if deps is NO_DEPS and isinstance(agent.deps, type):
             raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
+        if deps is not NO_DEPS:
+            check_deps(agent.deps, deps)
         setup = Setup(
             varied(agent, options),
             owner=agent,

@@ -22,8 +22,9 @@ class AgentsFile(Struct, frozen=True):
 def load_agents_file(path: str | Path) -> AgentsFile:
     """Imports a Python file and returns the agents and tools among its global names.
 
-    An agent without a name is named after its variable. The file may import its neighbours, as it may when it is
-    started as a script.
+    Agents are those under public names, or under the names in the file's `__all__`, imported ones included. An agent
+    without a name is named after its variable. Tools that share a name are their agents' only. The file may import its
+    neighbours, as it may when it is started as a script.
 
     Raises:
         WeftlineError: with code `bad_tools_file` and one sentence that says what is wrong.
@@ -33,8 +34,10 @@ def load_agents_file(path: str | Path) -> AgentsFile:
         sys.path.insert(0, folder)
     with imported_file(path) as module:
         agents: dict[str, Agent[Any, Any]] = {}
+        shown: object = getattr(module, "__all__", None)
         for variable, value in vars(module).items():
-            if not isinstance(value, Agent):
+            public = variable in shown if isinstance(shown, list | tuple) else not variable.startswith("_")
+            if not isinstance(value, Agent) or not public:
                 continue
             agent = cast("Agent[Any, Any]", value)
             if agent.name is None:
@@ -42,5 +45,5 @@ def load_agents_file(path: str | Path) -> AgentsFile:
             if agents.setdefault(agent.name, agent) is not agent:
                 raise bad_file(f"{module.__file__} has two agents named {agent.name!r}.")
         if not agents:
-            raise bad_file(f"{module.__file__} has no agents: assign a weftline.Agent to a global name.")
-        return AgentsFile(agents, tools_of(module))
+            raise bad_file(f"{module.__file__} has no agents: assign a weftline.Agent to a public global name.")
+        return AgentsFile(agents, tools_of(module, unique=False))

@@ -85,7 +85,9 @@ class Models:
         while len(self._spare) > _SPARE:
             oldest = next(iter(self._spare))
             del self._spare[oldest]
-            self.catalog.remove(self._named.pop(oldest)[1])
+            _, name = self._named.pop(oldest)
+            self._offered.discard(name)
+            self.catalog.remove(name)
 
     def warn_unpriced(self, ids: Iterable[str | None]) -> None:
         """Says, once for each, which of these models a limit on costs cannot hold for."""

@@ -42,7 +42,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     model: str | Provider
     instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]]
     """In place of the agent's. With a durable engine a text: a function could not be found again."""
-    tools: Sequence[AgentTool]
+    tools: Sequence[AgentTool[DepsT]]
     """In place of the agent's; an empty list offers none. With a durable engine some of the agent's own."""
     settings: Settings
     limits: Limits
@@ -50,7 +50,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """As far as it is tighter than the agent's."""
     behavior: Behavior
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
-    hooks: Sequence[Hook[Any]]
+    hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]
     requested_by: str
@@ -64,3 +64,15 @@ def check_options(options: Mapping[str, object]) -> None:
         if name not in known:
             near = did_you_mean(name, known)
             raise TypeError(f"a run has no option {name!r}; there are {', '.join(sorted(known))}.{near}")
+
+
+def check_deps(kind: object, given: object) -> None:
+    """Raises `TypeError` for deps that are not of the agent's type, if it named one."""
+    if not isinstance(kind, type):
+        return
+    try:
+        fits = isinstance(given, kind)
+    except TypeError:  # a protocol that says nothing at run time
+        return
+    if not fits:
+        raise TypeError(f"the agent's deps are of the type {kind.__name__}, not {type(given).__name__}")

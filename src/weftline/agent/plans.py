@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.agent.behavior import Behavior, resolved
@@ -13,12 +14,15 @@ from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
+from weftline.errors import InvalidRequest
+from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.runtime.code import ChildLimits
 
 _NO_SETTINGS = Settings()
+_ASKED_FOR_NOTHING = StoredLimits()
 
 
 def plan_of(
@@ -121,7 +125,11 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
     """The plan of a run that a client asked for, from the plan of its request.
 
     The client may name another model and settings and bring tools of its own, as it may with a stored agent. The
-    instructions, the type of the answer and the limits are the agent's.
+    instructions, the type of the answer and the limits are the agent's; a client may tighten limits, and ask for a
+    shape of the answer if the agent leaves it open.
+
+    Raises:
+        InvalidRequest: for another shape than the agent's.
     """
     sampling = sent.sampling
     settings = Settings(
@@ -142,9 +150,15 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         metadata=sent.metadata,
         requested_by=sent.requested_by,
     )
+    own, asked = plan.output_schema, sent.output_schema
+    if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):
+        raise InvalidRequest(f"The answers of the agent {code!r} have a type of their own: leave out the schema.")
+    tighter = sent.limits.max_tool_turns < _ASKED_FOR_NOTHING.max_tool_turns
     limits = replace(
         plan.limits,
-        tool_budgets={**sent.limits.tool_budgets, **plan.limits.tool_budgets},
+        max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
+        on_max_tool_turns=sent.limits.on_max_tool_turns if tighter else plan.limits.on_max_tool_turns,
+        tool_budgets=_tightest(sent.limits.tool_budgets, plan.limits.tool_budgets),
         local_timeout_us=sent.limits.local_timeout_us,
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
@@ -158,3 +172,8 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         output_schema=plan.output_schema or sent.output_schema,
         limits=limits,
     )
+
+
+def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """How often each tool may be called if both have a say."""
+    return {tool: min(budgets[tool] for budgets in (one, other) if tool in budgets) for tool in {**one, **other}}

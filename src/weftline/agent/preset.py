@@ -30,7 +30,7 @@ class Preset:
 
     name: str | UnsetType | None = UNSET
     instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | UnsetType | None = UNSET
-    tools: Sequence[AgentTool] = ()
+    tools: Sequence[AgentTool[Any]] = ()
     tool_aliases: Mapping[str, str] | None = None
     behavior: Behavior = _NO_BEHAVIOR
     settings: Settings = _NO_SETTINGS

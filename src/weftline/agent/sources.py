@@ -206,6 +206,7 @@ class AgentTools:
             owned=owned,
             problem=problem,
             plan=plan,
+            for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
             observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
@@ -26,16 +26,23 @@ _shared: tuple[int, LoopThread] | None = None
 _making = threading.Lock()
 
 
-def blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+class Lives(Protocol):
+    """An engine, as far as it matters here."""
+
+    @property
+    def lives_here(self) -> bool: ...
+
+
+def blocking(work: Callable[[], Coroutine[Any, Any, T]], *, engine: Lives | None = None) -> T:
     """Carries out `work` on the background loop and waits for it, with the caller's context variables."""
-    return _loop().run(_in(copy_context(), work))
+    return _loop(engine).run(_in(copy_context(), work))
 
 
 @contextmanager
 def watched(
-    stream: Callable[[], AbstractAsyncContextManager[Run[OutputT]]],
+    stream: Callable[[], AbstractAsyncContextManager[Run[OutputT]]], *, engine: Lives | None = None
 ) -> Generator[SyncRun[OutputT]]:
-    loop = _loop()
+    loop = _loop(engine)
     manager = stream()
     context = copy_context()
     run = loop.run(_in(context, manager.__aenter__))
@@ -118,14 +125,15 @@ class SyncRun(Generic[OutputT]):
             self._loop.run(closing.aclose())
 
 
-def _loop() -> LoopThread:
+def _loop(engine: Lives | None) -> LoopThread:
     global _shared
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        if not _in_notebook():
+        # A notebook's cell may block its loop, but not to wait for what goes on there.
+        if not _in_notebook() or (engine is not None and engine.lives_here):
             raise RuntimeError("a loop is running here: await the async call instead of the one that blocks")
     pid = os.getpid()
     shared = _shared

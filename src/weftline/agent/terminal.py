@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,6 +13,16 @@ from weftline.agent.hooks import AwaitGate
 from weftline.kernel.bodies import AskBody
 
 _one_at_a_time = threading.Lock()
+
+
+def _unlocked() -> None:
+    """A thread of the parent may have been asking when the process was forked."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlocked)
 
 
 class Asked(Protocol):

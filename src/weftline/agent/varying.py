@@ -34,7 +34,7 @@ def given_names(options: RunOptions[Any]) -> bytes:
     return b"" if tools is None else repr([name_of(one) for one in tools]).encode()
 
 
-def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool]) -> list[Tool | Toolset]:
+def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:
     """The agent's own tools that a durable run is given.
 
     Raises `InvalidRequest` for another one: the process that carries the run on would not have it.

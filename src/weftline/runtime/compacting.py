@@ -133,6 +133,8 @@ class _SummaryCall:
         text = self.answer.message().text.strip()
         if not text:
             return self.useless("empty")
+        if self.answer.finish_reason == "refusal":
+            return self.useless("refused")  # what it says instead is not what happened
         if self.answer.finish_reason == "max_tokens" and self._state.compaction.cause == "size":
             # Half of a summary is better than none only if the run could not go on otherwise.
             return self.useless("truncated")

@@ -93,8 +93,7 @@ class Conversation:
         """How many of them the run began with: its thread's history and its own input."""
         self._native: dict[str, list[bytes | None]] = {}
         """Each message as encoded for the model that was asked last, by that model."""
-        said = [message for message in self.messages if isinstance(message, Assistant)]
-        self.call_ids: dict[str, None] = dict.fromkeys([call.id for message in said for call in message.calls])
+        self.call_ids: dict[str, None] = _call_ids(self.messages)
         self.labels: dict[str, str] = {}
         """What the policy engine has added to the run's labels."""
         self.unavailable: tuple[str, ...] = ()
@@ -171,6 +170,10 @@ class Conversation:
             first -= 1
         return range(first, self._given)
 
+    def added(self) -> list[Message]:
+        """Everything after the run's input."""
+        return self.messages[self._given :]
+
     def exchange(self) -> list[Message]:
         """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
 
@@ -241,6 +244,7 @@ class Conversation:
         before = len(self.messages)
         self.messages[:0] = history
         self._given += len(self.messages) - before
+        self.call_ids |= _call_ids(self.messages[: len(self.messages) - before])
         self._show_anew()
         self.size += size
         self._whole_size += size
@@ -367,6 +371,11 @@ class Conversation:
     def _grow(self, size: int) -> None:
         self.size += size
         self._whole_size += size
+
+
+def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
+    said = [message for message in messages if isinstance(message, Assistant)]
+    return dict.fromkeys([call.id for message in said for call in message.calls])
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:

@@ -14,7 +14,8 @@ from weftline.kernel import bodies
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import KIND, HistoryPinned, decode_fact
+from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
+from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import input_bytes
 from weftline.runtime.cutting import with_summary
@@ -26,7 +27,9 @@ from weftline.store.base import LogStore, RunFilter, RunRow, Stored
 
 logger = logging.getLogger(__name__)
 
-_KINDS = tuple([KIND[kind] for kind in (HistoryPinned, ContextCompacted, ContextRestored)])
+_KINDS = tuple([KIND[kind] for kind in (RunCreated, HistoryPinned, ContextCompacted, ContextRestored)])
+_BEGUN = 2
+"""A run that began has at least its creation and what it began with."""
 _LOOK_BACK = 8
 """How many runs that never began may be between two that did, such as some that were cancelled in the queue."""
 
@@ -48,7 +51,7 @@ async def left_to(run: LiveRun, store: LogStore) -> Inherited | None:
         if unsupported(row):
             return None
         facts = await store.facts(row.key, kinds=_KINDS)
-        if not facts:
+        if len(facts) < _BEGUN:
             continue
         try:
             return _latest(row, facts)
@@ -60,15 +63,19 @@ async def left_to(run: LiveRun, store: LogStore) -> Inherited | None:
 
 def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
     pinned = 0
+    keeps_all = False
     found: Inherited | None = None
     for fact in facts:
         match decode_fact.decode(fact.head):
+            case RunCreated():
+                keeps_all = decode_plan(bodies.decode_created(fact.body).plan).thread_keeps_all
             case HistoryPinned(upto=upto):
                 pinned = upto
             case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded":
                 # What a run did that has not succeeded is not a part of its thread.
                 body = bodies.decode_summary(fact.body)
-                upto = min(head.upto, pinned)
+                whole = keeps_all and row.status == "succeeded"  # then its positions are the thread's
+                upto = head.upto if whole else min(head.upto, pinned)
                 kept = tuple([at for at in body.kept if at < upto])
                 left = head.left or head.after
                 found = Inherited(upto, SummaryBody(body.text, kept, body.model), left) if len(kept) < upto else None

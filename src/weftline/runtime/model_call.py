@@ -481,7 +481,8 @@ async def _prepared(
     """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
     prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
-    deadline = None if type(tool) is FunctionTool else services.deadlines.after(limit_s)
+    kind: type[object] = type(tool)
+    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
     try:
         if deadline is None:  # its validators never wait, so that no deadline could end them
             args = cast(object, await prepare(call.args))

@@ -169,7 +169,9 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
         return None
     if state.status != "succeeded":
         return ThreadEnd(state.thread, [])
-    messages = (*work.plan.messages, *work.conversation.exchange())
+    conversation = work.conversation
+    after = conversation.added() if work.plan.thread_keeps_all else conversation.exchange()
+    messages = (*work.plan.messages, *after)
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
 
 

@@ -70,4 +70,9 @@ def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> Co
         shown["systemPrompt"] = agent.instructions
     if output is not None:
         shown["outputSchema"] = {"name": output.schema.name, "schema": output.schema.schema}
-    return CodeAgent(name=name, spec=encode(shown), plan=partial(asked_by_client, agent, code=name, model=model))
+    return CodeAgent(
+        name=name,
+        description=agent.description,
+        spec=encode(shown),
+        plan=partial(asked_by_client, agent, code=name, model=model),
+    )

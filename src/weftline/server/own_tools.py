@@ -31,7 +31,7 @@ def server_tools(
     tools: dict[str, Tool] = {}
     for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
         tools[name] = tools[f"@weftline/{name}"] = tool
-    tools.update(installed_tools())
+    tools |= installed_tools()
     if path is not None:
         for name, tool in load_tools_file(path).items():
             tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool

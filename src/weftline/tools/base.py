@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Deps = TypeVar("Deps", default=object, covariant=True)
+    Wanted = TypeVar("Wanted", default=object, contravariant=True)
 else:
     from typing import TypeVar
 
     Deps = TypeVar("Deps", covariant=True)
+    Wanted = TypeVar("Wanted", contravariant=True)
 
 ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
@@ -124,8 +126,11 @@ Reconciled: TypeAlias = Happened | WillNotHappen | Unknown
 """What a `reconcile` function answers."""
 
 
-class Tool(Protocol):
-    """A tool of one run. `client` is set for tools that the client carries out; then `invoke` is never called."""
+class Tool(Protocol[Wanted]):
+    """A tool of one run. `client` is set for tools that the client carries out; then `invoke` is never called.
+
+    `Tool[Database]` wants such deps; a plain `Tool` takes whatever there is.
+    """
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -146,11 +151,11 @@ class Tool(Protocol):
         """The final argument bytes (canonical JSON object). Raises `InvalidArguments`."""
         ...
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def invoke(self, args: bytes, context: ToolContext[Wanted]) -> ToolOutput:
         """Carries out the call. Any exception becomes an error result of this call alone."""
         ...
 
-    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+    async def reconcile(self, args: bytes, context: ToolContext[Wanted]) -> Reconciled:
         """For effect `reconcile`: whether a call that was cut off took place."""
         ...
 

@@ -18,7 +18,8 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, cast, overload
 
 from msgspec import Raw
 
@@ -46,18 +47,29 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
+    D = TypeVar("D", default=Any, contravariant=True)
+    W = TypeVar("W")
 else:
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
     R = TypeVar("R")
+    D = TypeVar("D", contravariant=True)
+    W = TypeVar("W")
 
 _NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
 _log = logging.getLogger("weftline.tools")
 
 
-class FunctionTool(Generic[P, R]):
-    """A function that a model can call; calling the object calls the function itself. Made by `tool`."""
+class FunctionTool(Generic[P, R, D]):
+    """A function that a model can call; calling the object calls the function itself. Made by `tool`.
+
+    `D` is what it wants as deps: a context that comes first says so, `ToolContext[Database]`.
+    """
+
+    if not TYPE_CHECKING:
+        # Older Pythons know no defaults: `FunctionTool[…]` with fewer parameters is to work when it is evaluated, too.
+        __class_getitem__ = classmethod(GenericAlias)
 
     client: ClientKind | None = None
     echo: Raw | None = None
@@ -146,7 +158,7 @@ class FunctionTool(Generic[P, R]):
     async def prepare(self, args: str) -> bytes:
         return self.parameters.final_args(args)
 
-    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+    async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         try:
             call = self._bound(self._fn, args, context)
         except InvalidArguments as error:
@@ -179,7 +191,7 @@ class FunctionTool(Generic[P, R]):
             raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a text or None")
         return question or None
 
-    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+    async def reconcile(self, args: bytes, context: ToolContext[D]) -> Reconciled:
         if self._reconcile is None:
             return Unknown()
         try:
@@ -203,7 +215,7 @@ class FunctionTool(Generic[P, R]):
         )
         return Unknown()
 
-    def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext) -> Callable[[], Any]:
+    def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext[Any]) -> Callable[[], Any]:
         """`fn` with the arguments it takes: all of them for the tool itself, only those it names for its reconcile."""
         parameters = self.parameters
         keywords = parameters.keywords(args)
@@ -216,7 +228,7 @@ class FunctionTool(Generic[P, R]):
             keywords[parameters.context] = context
         return lambda: fn(**keywords)
 
-    async def _outcome(self, call: Callable[[], Any], context: ToolContext) -> ToolOutput:
+    async def _outcome(self, call: Callable[[], Any], context: ToolContext[Any]) -> ToolOutput:
         try:
             value = call()
             if inspect.isawaitable(value):
@@ -231,14 +243,14 @@ class FunctionTool(Generic[P, R]):
             return self._failed(error, context)
         return output_of(value, tool_name=self.name)
 
-    def _outcome_in_thread(self, call: Callable[[], Any], context: ToolContext) -> ToolOutput | Awaitable[Any]:
+    def _outcome_in_thread(self, call: Callable[[], Any], context: ToolContext[Any]) -> ToolOutput | Awaitable[Any]:
         try:
             value = call()
         except BaseException as error:
             return self._failed(error, context)
         return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
 
-    def _failed(self, error: BaseException, context: ToolContext) -> ToolOutput:
+    def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
@@ -246,8 +258,21 @@ class FunctionTool(Generic[P, R]):
         return error_of(error)
 
 
+class Decorates(Protocol):
+    """Makes a tool of a function, for agents with the deps that its context has."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[ToolContext[W], P], R], /
+    ) -> FunctionTool[Concatenate[ToolContext[W], P], R, W]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> FunctionTool[P, R, object]: ...
+
+
 @overload
-def tool(fn: Callable[P, R], /) -> FunctionTool[P, R]: ...
+def tool(fn: Callable[Concatenate[ToolContext[W], P], R], /) -> FunctionTool[Concatenate[ToolContext[W], P], R, W]: ...
+@overload
+def tool(fn: Callable[P, R], /) -> FunctionTool[P, R, object]: ...
 @overload
 def tool(
     *,
@@ -263,7 +288,7 @@ def tool(
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
-) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
     /,
@@ -280,7 +305,7 @@ def tool(
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
-) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
     A parameter with the type hint `ToolContext` is filled in by the runtime and hidden from the model. Plain functions
@@ -350,7 +375,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
     return None if frame is None else dict(frame.f_locals)
 
 
-def _tell_cancelled(context: ToolContext) -> None:
+def _tell_cancelled(context: ToolContext[Any]) -> None:
     while context.on_cancel:
         callback = context.on_cancel.pop()
         try:

@@ -71,17 +71,26 @@ def installed_tools() -> dict[str, FunctionTool]:
     return qualified | {name: found[0] for name, found in bare.items() if len(found) == 1}
 
 
-def tools_of(module: ModuleType) -> dict[str, FunctionTool]:
-    """The tools among the global names of an imported file, checked. Raises `WeftlineError` (`bad_tools_file`)."""
+def tools_of(module: ModuleType, *, unique: bool = True) -> dict[str, FunctionTool]:
+    """The tools among the global names of an imported file, checked. Raises `WeftlineError` (`bad_tools_file`).
+
+    Tools that share a name are refused if names have to be `unique`, and left out otherwise, with a line in the log.
+    """
     file = module.__file__
     tools: dict[str, FunctionTool] = {}
+    shared: set[str] = set()
     for found in _tools_in(module):
         if tools.setdefault(found.name, found) is not found:
-            raise bad_file(f"{file} has two tools named {found.name}.")
+            if unique:
+                raise bad_file(f"{file} has two tools named {found.name}.")
+            shared.add(found.name)
         try:
             _ = found.spec
         except TypeError as error:
             raise bad_file(f"{file}: {error}.") from error
+    for name in sorted(shared):
+        _log.warning("%s has several tools named %s: agents have their own, but runs cannot name it", file, name)
+        del tools[name]
     return tools
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weftline import prompts
@@ -19,9 +21,12 @@ from weftline.tools.base import ToolFailed
 
 T = TypeVar("T")
 
+left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = ContextVar("left_behind", default=None)
+"""Who is told of a call that goes on in its thread although it is no longer wanted: the future is done when it is."""
+
 
 class _Job(Generic[T]):
-    __slots__ = ("abandoned", "begun", "call", "context", "done", "future", "loop")
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.call = call
@@ -31,6 +36,8 @@ class _Job(Generic[T]):
         self.begun = False
         self.done = False
         self.abandoned = False
+        self.ended: asyncio.Future[None] | None = None
+        """Of an abandoned call that somebody wants to see the end of."""
 
     def carry_out(self) -> None:
         try:
@@ -44,7 +51,7 @@ class _Job(Generic[T]):
 
     def _report(self, value: T | None, error: Exception | None) -> None:
         try:
-            self.loop.call_soon_threadsafe(_settle, self.future, value, error)
+            self.loop.call_soon_threadsafe(_settle, self, value, error)
         except RuntimeError:
             # The loop is closed: there is no one to notify.
             pass
@@ -101,6 +108,10 @@ class ToolWorkers:
                 self._jobs.remove(job)
             elif not job.done:
                 self._abandoned += 1
+                tell = left_behind.get()
+                if tell is not None and job.future.cancelled():  # else it has just reported
+                    job.ended = job.loop.create_future()
+                    tell(job.ended)
                 if len(self._jobs) > self._idle:
                     self._grow()
 
@@ -132,13 +143,15 @@ class ToolWorkers:
                 return
 
 
-def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
-    if future.done():
+def _settle(job: _Job[Any], value: object, error: Exception | None) -> None:
+    if job.ended is not None:
+        job.ended.set_result(None)
+    if job.future.done():
         return
     if error is None:
-        future.set_result(value)
+        job.future.set_result(value)
     else:
-        future.set_exception(error)
+        job.future.set_exception(error)
 
 
 _shared: list[ToolWorkers] = []
@@ -149,3 +162,6 @@ def shared_workers() -> ToolWorkers:
     if not _shared:
         _shared.append(ToolWorkers())
     return _shared[0]
+
+
+os.register_at_fork(after_in_child=_shared.clear)  # the threads are the parent's, and so is whoever holds the lock

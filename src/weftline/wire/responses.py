@@ -452,7 +452,8 @@ def _chat(message: Message) -> ChatMessage | None:
         case User(injected=False):
             return ChatMessage("user", message.text, _attachments(message))
         case Assistant():
-            return ChatMessage("assistant", message.text)
+            silent = message.calls and not message.text  # a turn of a library's thread that only called tools
+            return None if silent else ChatMessage("assistant", message.text)
         case _:
             return None
 

@@ -22,6 +22,7 @@ _FIRST_KEY = 10**17
 class CodeAgent(Struct, frozen=True, kw_only=True):
     name: str
     """Its id as well."""
+    description: str = ""
     spec: bytes = b"{}"
     """What is shown of it: JSON shaped like a run's spec."""
     plan: Callable[[RunPlan], RunPlan]
@@ -95,7 +96,7 @@ class CodeAgents:
             workspace=workspace,
             slug=slug_of(id),
             name=id,
-            description="",
+            description=self._by_id[id].description,
             updated_at=self._now_us,
             system=False,
             spec=self._by_id[id].spec,

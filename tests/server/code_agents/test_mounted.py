@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from weftline import Agent, Conflict, Engine, WeftlineError, asgi, tool
+from weftline import Agent, BeforeModel, Conflict, Engine, WeftlineError, asgi, hook, tool
 from weftline.cli.admin import administer
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
@@ -222,6 +222,31 @@ def test_an_engine_is_served_on_its_own_loop_or_not_at_all(tmp_path: Path) -> No
         asyncio.run(mounted(scope, unused, unused))
     with engine, pytest.raises(Conflict, match="another loop"):
         asyncio.run(mounted(scope, unused, unused))
+
+
+async def test_clients_read_what_an_agent_is_for_and_not_what_its_code_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @hook(BeforeModel, fail_closed=True)
+    def fails(point: BeforeModel) -> None:
+        raise KeyError("db password")
+
+    agent = Agent(ScriptedModel(["Hi."]), name="broken", description="Breaks.", hooks=[fails])
+    asks = ScriptedModel([calls("broken", task="Go."), "{{tool_results.0}}"])
+    above = Agent(asks, name="above", tools=[agent.as_tool("Breaks.")])
+    engine = Engine(tmp_path / "data", agents=[agent, above], models=Catalog())
+    async with listening(in_starlette(engine)) as url, joined(f"{url}/agents", tmp_path / "data") as api:
+        run = (await api.post("agent-runs", {"agentId": "broken", "prompt": "Go."})).json["runId"]
+        frames = await api.events(run)
+        snapshot = await api.snapshot(run)
+        parent = (await api.post("agent-runs", {"agentId": "above", "prompt": "Go."})).json["runId"]
+        frames += await api.events(parent)
+        assert (await api.snapshot(parent))["status"] == "succeeded"
+        card = (await api.get("/api/a2a/acme/agents/broken/.well-known/agent-card.json")).json
+    assert card["description"] == "Breaks."
+    assert snapshot["status"] == "failed" and run in snapshot["error"]
+    assert "password" not in f"{snapshot}{frames}"
+    assert any(run in record.message and "password" in record.message for record in caplog.records)
 
 
 async def test_a_mounted_engine_starts_what_its_agents_have_scheduled(tmp_path: Path) -> None:

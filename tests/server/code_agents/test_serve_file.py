@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from commands import weftline
+from weftline.agent.loader import load_agents_file
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
@@ -136,8 +137,18 @@ async def test_a_client_names_an_agent_of_the_file_and_its_code_applies(mine: Ap
 
 async def test_the_type_of_the_answer_and_its_check_hold_for_clients_too(mine: Api) -> None:
     schema = {"schema": {"type": "object", "properties": {"no": {"type": "string"}}}}
-    run = await answer(mine, "Lucky_Number", outputSchema=schema)
-    assert json.loads(run["finalText"]) == {"value": 7}
+    asked = await mine.post("agent-runs", {"agentId": "Lucky_Number", "prompt": "x", "outputSchema": schema})
+    check_error(asked, 400, "invalid_request")
+    own = (await mine.get("agents/Lucky_Number")).json["spec"]["outputSchema"]
+    assert json.loads((await answer(mine, "Lucky_Number", outputSchema=own))["finalText"]) == {"value": 7}
+    shaped = await answer(mine, "echo", outputSchema={"schema": {"type": "string"}})
+    assert shaped["status"] == "failed", "the agent leaves the shape open, and the client's holds"
+
+
+async def test_a_client_may_tighten_limits_but_not_loosen_them(mine: Api) -> None:
+    none = await answer(mine, "billing", budgets={"maxToolTurns": 0})
+    assert (none["status"], none["reason"]) == ("failed", "max_tool_turns")
+    assert "paid" not in ((await answer(mine, "billing", toolBudgets={"pay": {"maxCalls": 0}}))["finalText"] or "")
 
 
 async def test_a_client_may_choose_a_model_and_bring_tools_but_not_instructions(mine: Api) -> None:
@@ -272,6 +283,7 @@ async def test_a_run_of_a_served_agent_goes_on_after_the_server_was_killed(tmp_p
     ("source", "said"),
     [
         ("x = 1\n", "has no agents"),
+        ("from weftline import Agent\n_a = Agent(name='a')\n", "has no agents"),
         ("from weftline import Agent\na = Agent(name='x')\nb = Agent(name='x')\n", "two agents named 'x'"),
         ("from weftline import Agent\na = Agent(name='what is this?')\n", "cannot be served as 'what is this?'"),
         ("from weftline import Agent\na_b = Agent()\na__b = Agent()\n", "served as 'a-b'"),
@@ -293,3 +305,33 @@ def test_the_command_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = weftline("serve", str(tmp_path / "none.py"), "--db", str(tmp_path / "store"), "--port", "0")
     assert done.code == 1 and "There is no file" in done.err
     assert not (tmp_path / "store").exists()
+
+
+def test_a_file_serves_its_public_agents_and_leaves_out_tools_that_share_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    source = """
+from weftline import Agent, tool
+
+@tool(effect="read", name="lookup")
+def lookup_a(q: str) -> str:
+    return "A"
+
+@tool(effect="read", name="lookup")
+def lookup_b(q: str) -> str:
+    return "B"
+
+@tool(effect="read")
+def other(q: str) -> str:
+    return "other"
+
+alpha = Agent(tools=[lookup_a])
+beta = Agent(tools=[lookup_b])
+_draft = Agent()
+"""
+    found = load_agents_file(write_app(tmp_path, source))
+    assert list(found.agents) == ["alpha", "beta"]
+    assert list(found.tools) == ["other"]
+    listed = load_agents_file(write_app(tmp_path, source + "__all__ = ['beta', '_draft']\n"))
+    assert list(listed.agents) == ["beta", "_draft"]
