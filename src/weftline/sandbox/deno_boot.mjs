@@ -9,8 +9,9 @@
 //  * `send` is the only function of this realm that the other one has, it has no prototype, and it takes strings;
 //  * what it might throw (a full stack) is caught in the other realm and thrown anew there;
 //  * values cross as JSON text, and the other realm makes its own objects and errors from it;
-//  * nobody here awaits a promise of the other realm, looks at an object of it, or lets deno show what it threw.
-// Should one get through, the intrinsics here are frozen and strings cannot become code.
+//  * nobody here awaits a promise of the other realm, looks at an object of it, or lets deno show what it threw;
+//  * an error that V8 makes here, where nobody can catch it, has nothing behind it.
+// Should an object get through, the intrinsics here are frozen and strings cannot become code.
 import module from 'node:module';
 import vm from 'node:vm';
 
@@ -443,6 +444,43 @@ addEventListener('error', (event) => {
   linked.clear();
 }
 
+// All that JavaScript itself has here, the prototypes without a name included: no code, ours included, can be made to
+// run what somebody put there.
+const frozen = new Set();
+const freezeAll = (value) => {
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function') || frozen.has(value)) return;
+  frozen.add(value);
+  Object.freeze(value);
+  freezeAll(Object.getPrototypeOf(value));
+  for (const key of Reflect.ownKeys(value)) {
+    const property = Reflect.getOwnPropertyDescriptor(value, key);
+    freezeAll(property.value);
+    freezeAll(property.get);
+    freezeAll(property.set);
+  }
+};
+const hidden = [
+  [][Symbol.iterator](), new Map().entries(), new Set().values(), ''[Symbol.iterator](), 'a'.matchAll(/a/g),
+  function* () {}, async function () {}, async function* () {}, (function* () {})(), (async function* () {})(),
+  [].values().map((one) => one), Iterator.from({ next() {} }), new Uint8Array(), Promise.resolve(),
+  new Intl.Segmenter().segment('a'), new Intl.Segmenter().segment('a')[Symbol.iterator](),
+];
+
+// A stack that is full when V8 or deno is entered makes an error of this realm that nobody can catch: `import()` hands
+// it to the code. So errors of this realm lead nowhere: no constructor, no functions of ours behind it, and no frames.
+Error.stackTraceLimit = 0;
+const { get: stackOf, set: setStack } = Reflect.getOwnPropertyDescriptor(new RangeError(), 'stack');
+const errors = Reflect.ownKeys(globalThis).filter((name) => typeof name === 'string' && /Error$/.test(name) &&
+  typeof globalThis[name] === 'function' && (name === 'Error' || globalThis[name].prototype instanceof Error));
+const cut = [stackOf, setStack, Error.prototype.toString];
+for (const name of errors) cut.push(globalThis[name].prototype);
+for (const one of cut) {
+  if (!one) continue;
+  delete one.constructor;
+  Object.setPrototypeOf(one, null);
+  Object.freeze(one);
+}
+
 for (const name of Object.getOwnPropertyNames(globalThis)) {
   const value = Object.getOwnPropertyDescriptor(globalThis, name).value;
   if (typeof value === 'function' && value.prototype && /^[A-Z]/.test(name)) {
@@ -450,9 +488,10 @@ for (const name of Object.getOwnPropertyNames(globalThis)) {
     Object.freeze(value);
   }
 }
-for (const hidden of [function* () {}, async function () {}, async function* () {}]) {
-  Object.freeze(Object.getPrototypeOf(hidden));
-}
+for (const name of ['Object', 'Function', 'Array', 'String', 'Number', 'Boolean', 'Symbol', 'BigInt', 'RegExp', 'Date',
+  'Promise', 'Proxy', 'Reflect', 'JSON', 'Math', 'Map', 'Set', 'WeakMap', 'WeakSet', 'WeakRef', 'ArrayBuffer',
+  'DataView', 'Uint8Array', 'Iterator', 'Intl', 'FinalizationRegistry', ...errors]) freezeAll(globalThis[name]);
+for (const one of hidden) freezeAll(Object.getPrototypeOf(one));
 for (const name of ['Deno', 'process', 'Buffer', 'Worker', 'fetch', 'WebSocket', 'EventSource', 'navigator', 'global',
   'localStorage', 'sessionStorage', 'caches', 'WebAssembly']) delete globalThis[name];
 
