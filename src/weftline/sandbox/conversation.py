@@ -1,7 +1,8 @@
 """What a host and an engine's process say to each other while one piece of code runs.
 
 Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code and the code never
-sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to its calls.
+sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to
+its calls, `<token>[call, …]`: one that comes late must not answer another's call.
 
     C  [call, function, [args]]     L  [level, [args]]     P  a report
     D  the result                   E  an error            M  [files whose positions cannot be told]
@@ -22,6 +23,7 @@ from msgspec import Struct
 
 from weftline.sandbox.base import (
     LEVELS,
+    MAX_FRAME_BYTES,
     Code,
     CodeError,
     Failed,
@@ -31,7 +33,7 @@ from weftline.sandbox.base import (
     OutputFull,
     Succeeded,
 )
-from weftline.sandbox.process import MAX_FRAME_BYTES, Engine
+from weftline.sandbox.process import Engine
 from weftline.sandbox.values import Refused, copied, decode, encode
 from weftline.surrogates import whole, whole_json
 
@@ -93,6 +95,7 @@ class Conversation:
         self._room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
         self._grown = False
         self._bytes = 0
+        self._over = False
         self.clean = False
         """Whether the process said itself how its code ended."""
 
@@ -104,6 +107,7 @@ class Conversation:
         except _Broken as broken:
             outcome = _terminated(f"The engine broke its protocol: {broken}")
         finally:
+            self._over = True
             if not self.clean:
                 await asyncio.shield(self._engine.kill())
             await self._put_away(watch, *self._calls)
@@ -134,7 +138,8 @@ class Conversation:
             except (ValueError, TypeError, RecursionError):
                 raise _Broken("a frame that cannot be read.") from None
             if outcome is not None:
-                self.clean = True
+                # Code that was stopped has not ended by itself.
+                self.clean = not (isinstance(outcome, Failed) and outcome.status == "terminated")
                 return outcome
         return await self._dead()
 
@@ -185,7 +190,9 @@ class Conversation:
             answer = (call, False, "TypeError", str(refused))
         except Exception as error:
             answer = (call, False, type(error).__name__, whole(str(error)))
-        self._engine.send(msgspec.json.encode(answer))
+        if self._over:
+            return  # it took its time to be cancelled, and the process may serve others by now
+        self._engine.send(self._token + msgspec.json.encode(answer))
         await self._engine.drained()
 
     async def _watch(self) -> None:
@@ -211,7 +218,8 @@ class Conversation:
         return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
 
     def _failed(self, told: _Told) -> Outcome:
-        if told.name == "RangeError" and told.message == _NO_BUFFER:
+        # Anybody can throw this, so it takes a process that has no room left.
+        if told.name == "RangeError" and told.message == _NO_BUFFER and self._engine.is_nearly_full():
             return self._out_of_memory()
         frames = self._frames(told)
         filename, line, column = told.filename, told.line, told.column

@@ -508,6 +508,6 @@ for (;;) {
     const line = pending.slice(0, end);
     pending = pending.slice(end + 1);
     if (!token) await start(line);
-    else guarded(realm.answer, ...JSON.parse(line));
+    else if (line.startsWith(token)) guarded(realm.answer, ...JSON.parse(line.slice(token.length)));
   }
 }

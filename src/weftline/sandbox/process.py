@@ -23,12 +23,11 @@ from typing import Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, SandboxUnavailable
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, MAX_FRAME_BYTES, SandboxUnavailable
 
 Isolation: TypeAlias = Literal["required", "preferred", "off"]
 """Whether engines run inside bubblewrap: always, or not at all; where it works; or never."""
 
-MAX_FRAME_BYTES = 8 << 20
 START_TIMEOUT_S = 30.0
 IDLE_S = 300.0
 """How long processes wait for the next piece of code."""
@@ -52,6 +51,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """Whether it starts processes, which it puts away itself when it is told to stop."""
     may_grow_bytes: int | None = None
     """How much memory it may take when it is ready; more is refused by the kernel."""
+    holds_the_code: bool = False
+    """Whether the memory that it takes is the code's."""
 
 
 Installed: TypeAlias = Callable[[int], Program]
@@ -74,12 +75,15 @@ class Engine:
         self.pid = process.pid
         """The engine itself, which bubblewrap may stand in front of."""
         self.own_bytes = 0
+        self._full_bytes: int | None = None
 
-    def is_ready(self, may_grow_bytes: int | None) -> None:
+    def is_ready(self, program: Program) -> None:
         self.pid = _innermost(self._process.pid)
-        if may_grow_bytes is not None:
+        if program.holds_the_code:
             self.own_bytes = self.resident_bytes() or 0
-        _confine(self.pid, may_grow_bytes)
+        if program.may_grow_bytes is not None:
+            self._full_bytes = (_status(self.pid, b"VmData:") or 0) + program.may_grow_bytes * 3 // 4
+        _confine(self.pid, program.may_grow_bytes)
 
     @property
     def alive(self) -> bool:
@@ -123,6 +127,11 @@ class Engine:
 
     def resident_bytes(self) -> int | None:
         return _status(self.pid, b"VmRSS:")
+
+    def is_nearly_full(self) -> bool:
+        """Whether it holds most of what it may; what it asked for then and was refused is not known."""
+        held = _status(self.pid, b"VmData:") if self._full_bytes else None
+        return held is not None and self._full_bytes is not None and held > self._full_bytes
 
     def peak_bytes(self) -> int | None:
         """The most that the code made the process grow by, where that can be told."""
@@ -265,7 +274,7 @@ class Pool:
                 await asyncio.shield(engine.kill())
         if not ready:
             return None
-        engine.is_ready(program.may_grow_bytes)
+        engine.is_ready(program)
         return engine
 
 
