@@ -24,6 +24,7 @@ from msgspec import Struct
 from weftline.sandbox.base import (
     LEVELS,
     MAX_FRAME_BYTES,
+    MAX_PARTS,
     Code,
     CodeError,
     Failed,
@@ -34,10 +35,15 @@ from weftline.sandbox.base import (
     Succeeded,
 )
 from weftline.sandbox.process import Engine
-from weftline.sandbox.values import Refused, copied, decode, encode
+from weftline.sandbox.values import Parts, Refused, TooManyParts, copied, decode, encode
 from weftline.surrogates import whole, whole_json
 
 MAX_OUTPUT_BYTES = 64 << 20
+MAX_OUTPUT_PARTS = 2_000_000
+_LARGE_BYTES = 65_536
+"""Larger frames are read in a thread: the loop belongs to everybody."""
+_FRAME_PARTS = 100
+"""What a frame has beside a value."""
 MAX_CALLS_AT_ONCE = 1000
 """More calls than that wait in the pipe, and the code with them."""
 CALLS_END_S = 1.0
@@ -95,6 +101,7 @@ class Conversation:
         self._room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
         self._grown = False
         self._bytes = 0
+        self._parts = MAX_OUTPUT_PARTS
         self._over = False
         self.clean = False
         """Whether the process said itself how its code ended."""
@@ -156,19 +163,19 @@ class Conversation:
     async def _taken(self, kind: bytes, payload: bytes) -> Outcome | None:
         match kind:
             case b"C":
-                call, function, args = cast("tuple[int, int, list[object]]", decode(payload))
+                call, function, args = cast("tuple[int, int, list[object]]", await self._decoded(payload))
                 await self._room.acquire()
                 task = asyncio.create_task(self._answer(int(call), int(function), args), name="a call from code")
                 self._calls.add(task)
                 task.add_done_callback(self._answered)
             case b"L":
-                level, args = cast("tuple[str, list[object]]", decode(payload))
+                level, args = cast("tuple[str, list[object]]", await self._decoded(payload))
                 if level in LEVELS and not self._code.own_console:
                     self._host.log(level, args)
             case b"P":
-                self._host.report(decode(payload))
+                self._host.report(await self._decoded(payload))
             case b"D":
-                return Succeeded(decode(payload), self._engine.peak_bytes())
+                return Succeeded(await self._decoded(payload), self._engine.peak_bytes())
             case b"E":
                 return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
             case b"M":
@@ -176,6 +183,20 @@ class Conversation:
             case _:
                 raise _Broken("a frame of no kind.")
         return None
+
+    async def _decoded(self, payload: bytes) -> object:
+        parts = Parts(MAX_PARTS + _FRAME_PARTS)
+        try:
+            if len(payload) <= _LARGE_BYTES:
+                value = decode(payload, parts)
+            else:
+                value = await asyncio.to_thread(decode, payload, parts)
+        except TooManyParts:
+            raise OutputFull(f"The code handed out a value of more than {MAX_PARTS:,} parts.") from None
+        self._parts -= MAX_PARTS + _FRAME_PARTS - parts.left
+        if self._parts < 0:
+            raise OutputFull(f"The code handed out more than {MAX_OUTPUT_PARTS:,} parts in all.")
+        return value
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)

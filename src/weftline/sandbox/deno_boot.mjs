@@ -61,7 +61,8 @@ const realm = vm.runInContext(
   const [P, S, M, B, X] = [Promise, Set, Map, BigInt, String];
   const [E, T, R, Y] = [Error, TypeError, RangeError, SyntaxError];
   const objectPrototype = Object.prototype, arrayPrototype = Array.prototype;
-  const MAX_DEPTH = 200;
+  const MAX_DEPTH = 200, MAX_PARTS = 200_000, MOST = 10n ** 4000n;
+  const { isWellFormed } = String.prototype;
 
   // A promise of the code's is awaited by trusted code too: what that calls must stay what it is.
   freeze(P.prototype);
@@ -78,53 +79,63 @@ const realm = vm.runInContext(
     defineProperty(target, key, { __proto__: null, value, writable: true, enumerable: true, configurable: true });
   const plainKey = /^[A-Za-z_$][\\w$]*$/;
   const dotted = (path, key) => (apply(exec, plainKey, [key]) ? path + '.' + key : path + '[' + stringify(key) + ']');
-  const refused = (path, what) => new T(path + ': ' + what + ' cannot leave the sandbox');
+  const refused = (at, depth, what) => {
+    let path = at.path;
+    for (let i = 0; i < depth; i++) path = typeof at[i] === 'number' ? path + '[' + at[i] + ']' : dotted(path, at[i]);
+    return new T(path + ': ' + what + ' cannot leave the sandbox');
+  };
 
-  const encoded = (value, path, seen, depth) => {
+  // at has the keys on the way to the value: only what is refused needs its path. room counts for a whole frame.
+  const encoded = (value, at, depth, seen, room) => {
+    if (--room.left < 0) throw refused(at, 0, 'a value of more than 200,000 parts');
     switch (typeof value) {
       case 'undefined': return 'null';
       case 'boolean': return value ? 'true' : 'false';
       case 'string': return stringify(value);
       case 'number':
-        if (!isFinite(value)) throw refused(path, 'the number ' + value);
+        if (!isFinite(value)) throw refused(at, depth, 'the number ' + value);
         return value === 0 ? '0' : '' + value;
       case 'bigint': {
-        const text = apply(digits, value, []);
-        if (text.length > 4000) throw refused(path, 'an integer of more than 4,000 digits');
-        return '{"$i":"' + text + '"}';
+        if (value >= MOST || value <= -MOST) throw refused(at, depth, 'an integer of more than 4,000 digits');
+        return '{"$i":"' + apply(digits, value, []) + '"}';
       }
-      case 'function': throw refused(path, 'a function');
-      case 'symbol': throw refused(path, 'a symbol');
+      case 'function': throw refused(at, depth, 'a function');
+      case 'symbol': throw refused(at, depth, 'a symbol');
     }
     if (value === null) return 'null';
-    if (depth > MAX_DEPTH) throw refused(path, 'a value nested more than ' + MAX_DEPTH + ' deep');
-    if (apply(has, seen, [value])) throw refused(path, 'a value that contains itself');
+    if (depth > MAX_DEPTH) throw refused(at, depth, 'a value nested more than ' + MAX_DEPTH + ' deep');
+    if (apply(has, seen, [value])) throw refused(at, depth, 'a value that contains itself');
     if (isView(value)) {
-      if (apply(nameOfView, value, []) !== 'Uint8Array') throw refused(path, 'a view that is not a Uint8Array');
+      if (apply(nameOfView, value, []) !== 'Uint8Array') throw refused(at, depth, 'a view that is not a Uint8Array');
       return '{"$b":"' + apply(toBase64, value, []) + '"}';
     }
     apply(add, seen, [value]);
     let text = '';
     if (isArray(value)) {
       const length = value.length;
-      for (let i = 0; i < length; i++) text += (i ? ',' : '') + encoded(value[i], path + '[' + i + ']', seen, depth + 1);
+      for (let i = 0; i < length; i++) {
+        at[depth] = i;
+        text += (i ? ',' : '') + encoded(value[i], at, depth + 1, seen, room);
+      }
       text = '[' + text + ']';
     } else {
       const prototype = getPrototypeOf(value);
       if (prototype !== null && prototype !== objectPrototype) {
         let name = 'another class';
         try { name = prototype.constructor.name || name; } catch {}
-        throw refused(path, 'an instance of ' + X(name));
+        throw refused(at, depth, 'an instance of ' + X(name));
       }
       let tagged = false, first = true;
       const keys = ownKeys(value);
       for (let i = 0; i < keys.length; i++) {
         const key = keys[i];
-        if (typeof key === 'symbol') throw refused(path, 'a symbol');
+        if (typeof key === 'symbol') throw refused(at, depth, 'a symbol');
         const property = getOwnPropertyDescriptor(value, key);
         if (!property || !property.enumerable) continue;
         if (key[0] === '$') tagged = true;
-        text += (first ? '' : ',') + stringify(key) + ':' + encoded(value[key], dotted(path, key), seen, depth + 1);
+        at[depth] = key;
+        if (!apply(isWellFormed, key, [])) throw refused(at, depth + 1, 'a key with half a character');
+        text += (first ? '' : ',') + stringify(key) + ':' + encoded(value[key], at, depth + 1, seen, room);
         first = false;
       }
       text = tagged ? '{"$o":{' + text + '}}' : '{' + text + '}';
@@ -132,10 +143,11 @@ const realm = vm.runInContext(
     apply(remove, seen, [value]);
     return text;
   };
-  const encode = (value, path) => {
-    try { return encoded(value, path, new S(), 0); }
+  const encode = (value, path, room = { __proto__: null, left: MAX_PARTS }) => {
+    const at = { __proto__: null, path };
+    try { return encoded(value, at, 0, new S(), room); }
     catch (error) {
-      if (getPrototypeOf(error) === R.prototype) throw refused(path, 'a value nested too deeply');
+      if (getPrototypeOf(error) === R.prototype) throw refused(at, 0, 'a value nested too deeply');
       throw error;
     }
   };
@@ -157,7 +169,8 @@ const realm = vm.runInContext(
   const bridged = (id) => (...args) =>
     new P((resolve, reject) => {
       let text = '';
-      for (let i = 0; i < args.length; i++) text += (i ? ',' : '') + encode(args[i], 'arguments[' + i + ']');
+      const room = { __proto__: null, left: MAX_PARTS };
+      for (let i = 0; i < args.length; i++) text += (i ? ',' : '') + encode(args[i], 'arguments[' + i + ']', room);
       const call = ++calls;
       apply(set, waiting, [call, { __proto__: null, resolve, reject }]);
       say('C', '[' + call + ',' + id + ',[' + text + ']]');
@@ -207,9 +220,10 @@ const realm = vm.runInContext(
   };
   const logged = (level, args) => {
     let text = '';
+    const room = { __proto__: null, left: MAX_PARTS };
     for (let i = 0; i < args.length; i++) {
       let one;
-      try { one = encode(args[i], 'log'); } catch { one = stringify(short(args[i])); }
+      try { one = encode(args[i], 'log', room); } catch { one = stringify(short(args[i])); }
       text += (i ? ',' : '') + one;
     }
     say('L', '["' + level + '",[' + text + ']]');

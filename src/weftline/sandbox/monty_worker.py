@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
-from weftline.sandbox.base import LEVELS, MAX_FRAME_BYTES, MAX_NODES
+from weftline.sandbox.base import LEVELS, MAX_FRAME_BYTES, MAX_PARTS
 from weftline.sandbox.values import Refused, copied, decode, encode
 
 MAX_LINE_BYTES = 64 << 20
@@ -100,8 +100,8 @@ async def __weftline_run(value, args, name, type=type, str=str, TypeError=TypeEr
     if str(type(value)) == "<class 'coroutine'>":
         value = await value
     return __weftline_out(value, 'result')
-""".replace("{:,}", f"{MAX_NODES:,}")
-    % (MAX_NODES, MAX_FRAME_BYTES)
+""".replace("{:,}", f"{MAX_PARTS:,}")
+    % (MAX_PARTS, MAX_FRAME_BYTES)
 )
 _FUNCTION = """
 def {name}(*args):
@@ -185,7 +185,7 @@ class Session:
         else:
             self._flush()
             try:
-                self._emit("D", encode(copied(value, "result")))
+                self._emit("D", encode(copied(value, "result", max_parts=MAX_PARTS)))
             except (Refused, ValueError) as refused:
                 self._fail("error", "TypeError", str(refused))
         finally:
@@ -277,7 +277,7 @@ class Session:
     async def _called(self, id: int, args: Any) -> object:
         self._calls += 1
         call = self._calls
-        given = encode(copied(args, "arguments"))
+        given = encode(copied(args, "arguments", max_parts=MAX_PARTS))
         future = self._waiting[call] = asyncio.get_running_loop().create_future()
         self._emit("C", b"[%d,%d,%b]" % (call, id, given))
         return await future
@@ -290,7 +290,7 @@ class Session:
         return method
 
     def _reported(self, value: object) -> None:
-        self._emit("P", encode(copied(value, "report")))
+        self._emit("P", encode(copied(value, "report", max_parts=MAX_PARTS)))
 
     def _logs(self, level: str) -> Callable[..., None]:
         def method(_: object, *args: object) -> None:
@@ -383,7 +383,7 @@ def _message(error: BaseException) -> str:
 
 def _short(value: object) -> object:
     try:
-        return copied(value, "log")
+        return copied(value, "log", max_parts=MAX_PARTS // 10)
     except Refused:
         text = str(value)
         return text if len(text) <= 200 else text[:200] + "…"
