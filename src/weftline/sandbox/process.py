@@ -89,8 +89,15 @@ class Engine:
     def alive(self) -> bool:
         return self._process.returncode is None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is there to be asked: one that was killed or stopped meanwhile may not have been noticed."""
+        return self.alive and _state(self.pid) not in ("T", "Z", "X")
+
     def send(self, line: bytes) -> None:
-        with suppress(ConnectionError, RuntimeError):  # it is gone, and the end of its output says so
+        if self._stdin.is_closing():
+            return  # it is gone, and the end of its output says so; asyncio would log each line
+        with suppress(ConnectionError, RuntimeError):
             self._stdin.write(line + b"\n")
 
     async def drained(self) -> None:
@@ -175,7 +182,10 @@ class Pool:
         engine: Engine | None = None
         while self._idle and engine is None:
             found = self._idle.popleft()
-            engine = found if found.alive else None
+            if found.waits:
+                engine = found
+            else:
+                self._background(found.kill())
         self._refill()
         self._rest_later()
         return engine or await self._start(memory_limit_bytes)
@@ -232,18 +242,20 @@ class Pool:
     async def _start(self, memory_limit_bytes: int) -> Engine:
         program = self._program(memory_limit_bytes)
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="weftline-sandbox-")
+            self._directory = own_directory()
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
         wrapper = bubblewrap() if self._isolation != "off" else None
         wrapped = [] if wrapper is None else _inside(wrapper, program, self._directory)
+        alone = _ends_with_host()
         engine = None
         for _ in range(_STARTS):
-            engine = engine or await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
+            engine = engine or await self._launched([*(wrapped or alone), *program.args], program, memory_limit_bytes)
         if engine is None and wrapped and self._isolation != "required":
             if self._isolation == "preferred":
                 # Installed, but this machine or container does not let it make namespaces.
                 _log.warning("bubblewrap does not work on this machine: code runs without it")
                 self._isolation = "off"
-            engine = await self._launched(program.args, program, memory_limit_bytes)
+            engine = await self._launched([*alone, *program.args], program, memory_limit_bytes)
         if engine is None:
             inside = " inside bubblewrap" if wrapped and self._isolation == "required" else ""
             raise SandboxUnavailable(f"The engine does not start{inside}: {program.args[0]}")
@@ -276,6 +288,23 @@ class Pool:
             return None
         engine.is_ready(program)
         return engine
+
+
+def own_directory() -> str:
+    """A new folder for the processes of this host; those that hosts left that were killed are put away."""
+    prefix = "weftline-sandbox-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        host = left.name.removeprefix(prefix).partition("-")[0]
+        if host.isdigit() and not Path(f"/proc/{host}").exists() and Path("/proc/self").exists():
+            with suppress(OSError):  # not empty, and so not an engine's; or somebody else's
+                left.rmdir()
+    return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
+
+
+def _ends_with_host() -> list[str]:
+    """What makes the kernel kill a process when its host is killed; bubblewrap does it too."""
+    setter = shutil.which("setpriv") if sys.platform == "linux" else None
+    return [] if setter is None else [setter, "--pdeathsig", "KILL", "--"]
 
 
 def bubblewrap() -> str | None:
@@ -323,6 +352,14 @@ def _innermost(pid: int) -> int:
     except (OSError, IndexError):
         pass
     return pid
+
+
+def _state(pid: int) -> str:
+    """One letter, as the kernel has it; none where it cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "X" if sys.platform == "linux" else ""
 
 
 def _status(pid: int, field: bytes) -> int | None:
