@@ -53,6 +53,7 @@ SHOWN: dict[Check, pytest.MarkDecorator | tuple[()]] = {
     failing.an_error_points_into_the_source: requirement("sandbox.error.position"),
     failing.an_exception_of_the_host_is_a_name_and_a_message: requirement("sandbox.error.no_host_frames"),
     failing.nothing_of_the_host_is_in_any_error: requirement("sandbox.error.no_host_frames"),
+    failing.what_code_throws_is_an_error_whatever_it_says: requirement("sandbox.import.link_error"),
     values.plain_data_crosses_both_ways_unchanged: requirement("sandbox.marshal.values"),
     values.what_is_not_plain_data_is_refused_with_its_path: requirement("sandbox.marshal.refused"),
     values.arguments_of_a_call_are_what_they_were: requirement("sandbox.marshal.snapshot"),

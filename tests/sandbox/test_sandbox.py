@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import uvloop
 
 from sandbox.engines import StandIn
-from weftline.sandbox import Sandbox, SandboxUnavailable, conversation
+from weftline.sandbox import Sandbox, SandboxUnavailable, conversation, process
 from weftline.sandbox.base import HostFunction, OutputFull
 from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
@@ -239,3 +240,12 @@ async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all
         await required.take()
     await preferred.close()
     await required.close()
+
+
+def test_folders_of_hosts_that_were_killed_are_put_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    of_the_dead, mine = tmp_path / "weftline-sandbox-999999999-x", tmp_path / f"weftline-sandbox-{os.getpid()}-x"
+    of_the_dead.mkdir()
+    mine.mkdir()
+    made = Path(process.own_directory())
+    assert sorted(tmp_path.iterdir()) == sorted([mine, made])

@@ -32,6 +32,10 @@ DEFAULT_SAFETY_CAP_S = 30.0
 
 MIN_MEMORY_LIMIT_BYTES = 1 << 20
 
+MAX_FRAME_BYTES = 8 << 20
+MAX_PARTS = 200_000
+"""How much one value may be that leaves the sandbox, as text and in parts: numbers, texts, lists, mappings."""
+
 
 class SandboxUnavailable(WeftlineError):
     """An engine is not installed, or the machine lacks what it was told to need."""

@@ -1,7 +1,8 @@
 """What a host and an engine's process say to each other while one piece of code runs.
 
 Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code and the code never
-sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to its calls.
+sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to
+its calls, `<token>[call, …]`: one that comes late must not answer another's call.
 
     C  [call, function, [args]]     L  [level, [args]]     P  a report
     D  the result                   E  an error            M  [files whose positions cannot be told]
@@ -22,6 +23,8 @@ from msgspec import Struct
 
 from weftline.sandbox.base import (
     LEVELS,
+    MAX_FRAME_BYTES,
+    MAX_PARTS,
     Code,
     CodeError,
     Failed,
@@ -31,11 +34,16 @@ from weftline.sandbox.base import (
     OutputFull,
     Succeeded,
 )
-from weftline.sandbox.process import MAX_FRAME_BYTES, Engine
-from weftline.sandbox.values import Refused, copied, decode, encode
+from weftline.sandbox.process import Engine
+from weftline.sandbox.values import Parts, Refused, TooManyParts, copied, decode, encode
 from weftline.surrogates import whole, whole_json
 
 MAX_OUTPUT_BYTES = 64 << 20
+MAX_OUTPUT_PARTS = 2_000_000
+_LARGE_BYTES = 65_536
+"""Larger frames are read in a thread: the loop belongs to everybody."""
+_FRAME_PARTS = 100
+"""What a frame has beside a value."""
 MAX_CALLS_AT_ONCE = 1000
 """More calls than that wait in the pipe, and the code with them."""
 CALLS_END_S = 1.0
@@ -93,6 +101,8 @@ class Conversation:
         self._room = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
         self._grown = False
         self._bytes = 0
+        self._parts = MAX_OUTPUT_PARTS
+        self._over = False
         self.clean = False
         """Whether the process said itself how its code ended."""
 
@@ -104,6 +114,7 @@ class Conversation:
         except _Broken as broken:
             outcome = _terminated(f"The engine broke its protocol: {broken}")
         finally:
+            self._over = True
             if not self.clean:
                 await asyncio.shield(self._engine.kill())
             await self._put_away(watch, *self._calls)
@@ -134,7 +145,8 @@ class Conversation:
             except (ValueError, TypeError, RecursionError):
                 raise _Broken("a frame that cannot be read.") from None
             if outcome is not None:
-                self.clean = True
+                # Code that was stopped has not ended by itself.
+                self.clean = not (isinstance(outcome, Failed) and outcome.status == "terminated")
                 return outcome
         return await self._dead()
 
@@ -151,19 +163,19 @@ class Conversation:
     async def _taken(self, kind: bytes, payload: bytes) -> Outcome | None:
         match kind:
             case b"C":
-                call, function, args = cast("tuple[int, int, list[object]]", decode(payload))
+                call, function, args = cast("tuple[int, int, list[object]]", await self._decoded(payload))
                 await self._room.acquire()
                 task = asyncio.create_task(self._answer(int(call), int(function), args), name="a call from code")
                 self._calls.add(task)
                 task.add_done_callback(self._answered)
             case b"L":
-                level, args = cast("tuple[str, list[object]]", decode(payload))
+                level, args = cast("tuple[str, list[object]]", await self._decoded(payload))
                 if level in LEVELS and not self._code.own_console:
                     self._host.log(level, args)
             case b"P":
-                self._host.report(decode(payload))
+                self._host.report(await self._decoded(payload))
             case b"D":
-                return Succeeded(decode(payload), self._engine.peak_bytes())
+                return Succeeded(await self._decoded(payload), self._engine.peak_bytes())
             case b"E":
                 return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
             case b"M":
@@ -171,6 +183,20 @@ class Conversation:
             case _:
                 raise _Broken("a frame of no kind.")
         return None
+
+    async def _decoded(self, payload: bytes) -> object:
+        parts = Parts(MAX_PARTS + _FRAME_PARTS)
+        try:
+            if len(payload) <= _LARGE_BYTES:
+                value = decode(payload, parts)
+            else:
+                value = await asyncio.to_thread(decode, payload, parts)
+        except TooManyParts:
+            raise OutputFull(f"The code handed out a value of more than {MAX_PARTS:,} parts.") from None
+        self._parts -= MAX_PARTS + _FRAME_PARTS - parts.left
+        if self._parts < 0:
+            raise OutputFull(f"The code handed out more than {MAX_OUTPUT_PARTS:,} parts in all.")
+        return value
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
@@ -185,7 +211,9 @@ class Conversation:
             answer = (call, False, "TypeError", str(refused))
         except Exception as error:
             answer = (call, False, type(error).__name__, whole(str(error)))
-        self._engine.send(msgspec.json.encode(answer))
+        if self._over:
+            return  # it took its time to be cancelled, and the process may serve others by now
+        self._engine.send(self._token + msgspec.json.encode(answer))
         await self._engine.drained()
 
     async def _watch(self) -> None:
@@ -211,7 +239,8 @@ class Conversation:
         return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
 
     def _failed(self, told: _Told) -> Outcome:
-        if told.name == "RangeError" and told.message == _NO_BUFFER:
+        # Anybody can throw this, so it takes a process that has no room left.
+        if told.name == "RangeError" and told.message == _NO_BUFFER and self._engine.is_nearly_full():
             return self._out_of_memory()
         frames = self._frames(told)
         filename, line, column = told.filename, told.line, told.column

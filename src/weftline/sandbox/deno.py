@@ -70,6 +70,7 @@ class DenoEngine:
             shown=(binary, str(_BOOT)),
             env={"DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
             may_grow_bytes=room,
+            holds_the_code=True,
         )
 
     def _found(self) -> str:

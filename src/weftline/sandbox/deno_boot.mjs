@@ -9,8 +9,9 @@
 //  * `send` is the only function of this realm that the other one has, it has no prototype, and it takes strings;
 //  * what it might throw (a full stack) is caught in the other realm and thrown anew there;
 //  * values cross as JSON text, and the other realm makes its own objects and errors from it;
-//  * nobody here awaits a promise of the other realm, looks at an object of it, or lets deno show what it threw.
-// Should one get through, the intrinsics here are frozen and strings cannot become code.
+//  * nobody here awaits a promise of the other realm, looks at an object of it, or lets deno show what it threw;
+//  * an error that V8 makes here, where nobody can catch it, has nothing behind it.
+// Should an object get through, the intrinsics here are frozen and strings cannot become code.
 import module from 'node:module';
 import vm from 'node:vm';
 
@@ -60,7 +61,8 @@ const realm = vm.runInContext(
   const [P, S, M, B, X] = [Promise, Set, Map, BigInt, String];
   const [E, T, R, Y] = [Error, TypeError, RangeError, SyntaxError];
   const objectPrototype = Object.prototype, arrayPrototype = Array.prototype;
-  const MAX_DEPTH = 200;
+  const MAX_DEPTH = 200, MAX_PARTS = 200_000, MOST = 10n ** 4000n;
+  const { isWellFormed } = String.prototype;
 
   // A promise of the code's is awaited by trusted code too: what that calls must stay what it is.
   freeze(P.prototype);
@@ -77,53 +79,63 @@ const realm = vm.runInContext(
     defineProperty(target, key, { __proto__: null, value, writable: true, enumerable: true, configurable: true });
   const plainKey = /^[A-Za-z_$][\\w$]*$/;
   const dotted = (path, key) => (apply(exec, plainKey, [key]) ? path + '.' + key : path + '[' + stringify(key) + ']');
-  const refused = (path, what) => new T(path + ': ' + what + ' cannot leave the sandbox');
+  const refused = (at, depth, what) => {
+    let path = at.path;
+    for (let i = 0; i < depth; i++) path = typeof at[i] === 'number' ? path + '[' + at[i] + ']' : dotted(path, at[i]);
+    return new T(path + ': ' + what + ' cannot leave the sandbox');
+  };
 
-  const encoded = (value, path, seen, depth) => {
+  // at has the keys on the way to the value: only what is refused needs its path. room counts for a whole frame.
+  const encoded = (value, at, depth, seen, room) => {
+    if (--room.left < 0) throw refused(at, 0, 'a value of more than 200,000 parts');
     switch (typeof value) {
       case 'undefined': return 'null';
       case 'boolean': return value ? 'true' : 'false';
       case 'string': return stringify(value);
       case 'number':
-        if (!isFinite(value)) throw refused(path, 'the number ' + value);
+        if (!isFinite(value)) throw refused(at, depth, 'the number ' + value);
         return value === 0 ? '0' : '' + value;
       case 'bigint': {
-        const text = apply(digits, value, []);
-        if (text.length > 4000) throw refused(path, 'an integer of more than 4,000 digits');
-        return '{"$i":"' + text + '"}';
+        if (value >= MOST || value <= -MOST) throw refused(at, depth, 'an integer of more than 4,000 digits');
+        return '{"$i":"' + apply(digits, value, []) + '"}';
       }
-      case 'function': throw refused(path, 'a function');
-      case 'symbol': throw refused(path, 'a symbol');
+      case 'function': throw refused(at, depth, 'a function');
+      case 'symbol': throw refused(at, depth, 'a symbol');
     }
     if (value === null) return 'null';
-    if (depth > MAX_DEPTH) throw refused(path, 'a value nested more than ' + MAX_DEPTH + ' deep');
-    if (apply(has, seen, [value])) throw refused(path, 'a value that contains itself');
+    if (depth > MAX_DEPTH) throw refused(at, depth, 'a value nested more than ' + MAX_DEPTH + ' deep');
+    if (apply(has, seen, [value])) throw refused(at, depth, 'a value that contains itself');
     if (isView(value)) {
-      if (apply(nameOfView, value, []) !== 'Uint8Array') throw refused(path, 'a view that is not a Uint8Array');
+      if (apply(nameOfView, value, []) !== 'Uint8Array') throw refused(at, depth, 'a view that is not a Uint8Array');
       return '{"$b":"' + apply(toBase64, value, []) + '"}';
     }
     apply(add, seen, [value]);
     let text = '';
     if (isArray(value)) {
       const length = value.length;
-      for (let i = 0; i < length; i++) text += (i ? ',' : '') + encoded(value[i], path + '[' + i + ']', seen, depth + 1);
+      for (let i = 0; i < length; i++) {
+        at[depth] = i;
+        text += (i ? ',' : '') + encoded(value[i], at, depth + 1, seen, room);
+      }
       text = '[' + text + ']';
     } else {
       const prototype = getPrototypeOf(value);
       if (prototype !== null && prototype !== objectPrototype) {
         let name = 'another class';
         try { name = prototype.constructor.name || name; } catch {}
-        throw refused(path, 'an instance of ' + X(name));
+        throw refused(at, depth, 'an instance of ' + X(name));
       }
       let tagged = false, first = true;
       const keys = ownKeys(value);
       for (let i = 0; i < keys.length; i++) {
         const key = keys[i];
-        if (typeof key === 'symbol') throw refused(path, 'a symbol');
+        if (typeof key === 'symbol') throw refused(at, depth, 'a symbol');
         const property = getOwnPropertyDescriptor(value, key);
         if (!property || !property.enumerable) continue;
         if (key[0] === '$') tagged = true;
-        text += (first ? '' : ',') + stringify(key) + ':' + encoded(value[key], dotted(path, key), seen, depth + 1);
+        at[depth] = key;
+        if (!apply(isWellFormed, key, [])) throw refused(at, depth + 1, 'a key with half a character');
+        text += (first ? '' : ',') + stringify(key) + ':' + encoded(value[key], at, depth + 1, seen, room);
         first = false;
       }
       text = tagged ? '{"$o":{' + text + '}}' : '{' + text + '}';
@@ -131,10 +143,11 @@ const realm = vm.runInContext(
     apply(remove, seen, [value]);
     return text;
   };
-  const encode = (value, path) => {
-    try { return encoded(value, path, new S(), 0); }
+  const encode = (value, path, room = { __proto__: null, left: MAX_PARTS }) => {
+    const at = { __proto__: null, path };
+    try { return encoded(value, at, 0, new S(), room); }
     catch (error) {
-      if (getPrototypeOf(error) === R.prototype) throw refused(path, 'a value nested too deeply');
+      if (getPrototypeOf(error) === R.prototype) throw refused(at, 0, 'a value nested too deeply');
       throw error;
     }
   };
@@ -156,7 +169,8 @@ const realm = vm.runInContext(
   const bridged = (id) => (...args) =>
     new P((resolve, reject) => {
       let text = '';
-      for (let i = 0; i < args.length; i++) text += (i ? ',' : '') + encode(args[i], 'arguments[' + i + ']');
+      const room = { __proto__: null, left: MAX_PARTS };
+      for (let i = 0; i < args.length; i++) text += (i ? ',' : '') + encode(args[i], 'arguments[' + i + ']', room);
       const call = ++calls;
       apply(set, waiting, [call, { __proto__: null, resolve, reject }]);
       say('C', '[' + call + ',' + id + ',[' + text + ']]');
@@ -206,9 +220,10 @@ const realm = vm.runInContext(
   };
   const logged = (level, args) => {
     let text = '';
+    const room = { __proto__: null, left: MAX_PARTS };
     for (let i = 0; i < args.length; i++) {
       let one;
-      try { one = encode(args[i], 'log'); } catch { one = stringify(short(args[i])); }
+      try { one = encode(args[i], 'log', room); } catch { one = stringify(short(args[i])); }
       text += (i ? ',' : '') + one;
     }
     say('L', '["' + level + '",[' + text + ']]');
@@ -443,6 +458,43 @@ addEventListener('error', (event) => {
   linked.clear();
 }
 
+// All that JavaScript itself has here, the prototypes without a name included: no code, ours included, can be made to
+// run what somebody put there.
+const frozen = new Set();
+const freezeAll = (value) => {
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function') || frozen.has(value)) return;
+  frozen.add(value);
+  Object.freeze(value);
+  freezeAll(Object.getPrototypeOf(value));
+  for (const key of Reflect.ownKeys(value)) {
+    const property = Reflect.getOwnPropertyDescriptor(value, key);
+    freezeAll(property.value);
+    freezeAll(property.get);
+    freezeAll(property.set);
+  }
+};
+const hidden = [
+  [][Symbol.iterator](), new Map().entries(), new Set().values(), ''[Symbol.iterator](), 'a'.matchAll(/a/g),
+  function* () {}, async function () {}, async function* () {}, (function* () {})(), (async function* () {})(),
+  [].values().map((one) => one), Iterator.from({ next() {} }), new Uint8Array(), Promise.resolve(),
+  new Intl.Segmenter().segment('a'), new Intl.Segmenter().segment('a')[Symbol.iterator](),
+];
+
+// A stack that is full when V8 or deno is entered makes an error of this realm that nobody can catch: `import()` hands
+// it to the code. So errors of this realm lead nowhere: no constructor, no functions of ours behind it, and no frames.
+Error.stackTraceLimit = 0;
+const { get: stackOf, set: setStack } = Reflect.getOwnPropertyDescriptor(new RangeError(), 'stack');
+const errors = Reflect.ownKeys(globalThis).filter((name) => typeof name === 'string' && /Error$/.test(name) &&
+  typeof globalThis[name] === 'function' && (name === 'Error' || globalThis[name].prototype instanceof Error));
+const cut = [stackOf, setStack, Error.prototype.toString];
+for (const name of errors) cut.push(globalThis[name].prototype);
+for (const one of cut) {
+  if (!one) continue;
+  delete one.constructor;
+  Object.setPrototypeOf(one, null);
+  Object.freeze(one);
+}
+
 for (const name of Object.getOwnPropertyNames(globalThis)) {
   const value = Object.getOwnPropertyDescriptor(globalThis, name).value;
   if (typeof value === 'function' && value.prototype && /^[A-Z]/.test(name)) {
@@ -450,9 +502,10 @@ for (const name of Object.getOwnPropertyNames(globalThis)) {
     Object.freeze(value);
   }
 }
-for (const hidden of [function* () {}, async function () {}, async function* () {}]) {
-  Object.freeze(Object.getPrototypeOf(hidden));
-}
+for (const name of ['Object', 'Function', 'Array', 'String', 'Number', 'Boolean', 'Symbol', 'BigInt', 'RegExp', 'Date',
+  'Promise', 'Proxy', 'Reflect', 'JSON', 'Math', 'Map', 'Set', 'WeakMap', 'WeakSet', 'WeakRef', 'ArrayBuffer',
+  'DataView', 'Uint8Array', 'Iterator', 'Intl', 'FinalizationRegistry', ...errors]) freezeAll(globalThis[name]);
+for (const one of hidden) freezeAll(Object.getPrototypeOf(one));
 for (const name of ['Deno', 'process', 'Buffer', 'Worker', 'fetch', 'WebSocket', 'EventSource', 'navigator', 'global',
   'localStorage', 'sessionStorage', 'caches', 'WebAssembly']) delete globalThis[name];
 
@@ -469,6 +522,6 @@ for (;;) {
     const line = pending.slice(0, end);
     pending = pending.slice(end + 1);
     if (!token) await start(line);
-    else guarded(realm.answer, ...JSON.parse(line));
+    else if (line.startsWith(token)) guarded(realm.answer, ...JSON.parse(line.slice(token.length)));
   }
 }

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import marshal
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import assert_never
+from typing import Any, assert_never, cast
 
 from msgspec import structs
 
@@ -67,7 +68,8 @@ class Served:
             raise OutputFull(f"The code reported more than {MAX_REPORTS:,} values.")
         self.reports.append(value)
         try:
-            self._report(copied(value, "report"))
+            # Plain data, and perhaps much of it, is copied in C.
+            self._report(marshal.loads(marshal.dumps(cast("Any", value))))
         except Exception:
             _log.exception("what is to receive reports failed; the code goes on")
 

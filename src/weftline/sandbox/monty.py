@@ -18,13 +18,23 @@ from typing import cast
 
 import msgspec
 
-from weftline.sandbox.base import Code, Host, HostFunction, Language, Outcome, SandboxUnavailable
+from weftline.sandbox.base import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    Code,
+    Host,
+    HostFunction,
+    Language,
+    Outcome,
+    SandboxUnavailable,
+)
 from weftline.sandbox.conversation import Conversation
 from weftline.sandbox.process import Isolation, Pool, Program
 from weftline.sandbox.values import encode, path_to
 
 WARM = 1
 
+_OWN_BYTES = 256 << 20
+"""What the worker may take for values on their way; the code's own memory is monty's to limit."""
 _NEEDED = ("pydantic_monty", "msgspec", "weftline")
 _WORKER = Path(__file__).with_name("monty_worker.py")
 
@@ -32,8 +42,15 @@ _WORKER = Path(__file__).with_name("monty_worker.py")
 class MontyEngine:
     """`warm` processes wait for code."""
 
-    def __init__(self, *, warm: int = WARM, isolation: Isolation = "preferred") -> None:
-        self._pool = Pool(self._program, warm=warm, isolation=isolation)
+    def __init__(
+        self,
+        *,
+        warm: int = WARM,
+        isolation: Isolation = "preferred",
+        usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+    ) -> None:
+        self._usual_bytes = usual_memory_limit_bytes
+        self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property
     def languages(self) -> frozenset[Language]:
@@ -55,7 +72,8 @@ class MontyEngine:
         self._pool.check()
 
     async def execute(self, code: Code, host: Host) -> Outcome:
-        engine = await self._pool.take()  # each piece of code brings its own limit
+        # Each piece of code brings its own limit to its interpreter, which has to fit into that of the process.
+        engine = await self._pool.take(max(code.memory_limit_bytes, self._usual_bytes))
         conversation = Conversation(engine, code, host, request=_request)
         try:
             return await conversation.outcome()
@@ -74,6 +92,7 @@ class MontyEngine:
             args=(sys.executable, "-I", str(_WORKER), json.dumps(homes)),
             shown=(sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *homes),
             has_children=True,
+            may_grow_bytes=memory_limit_bytes + _OWN_BYTES,
         )
 
 

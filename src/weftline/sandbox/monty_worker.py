@@ -19,17 +19,17 @@ import builtins
 import os
 import signal
 import symtable
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic_monty as monty
 from msgspec import Struct
 from msgspec.json import decode as decode_json
 from msgspec.json import encode as encode_json
 
-from weftline.sandbox.base import LEVELS
+from weftline.sandbox.base import LEVELS, MAX_FRAME_BYTES, MAX_PARTS
 from weftline.sandbox.values import Refused, copied, decode, encode
 
 MAX_LINE_BYTES = 64 << 20
@@ -37,32 +37,59 @@ MAX_HOST_CALLS = 1_000_000
 _CODE = "<python-input-1>"
 """What monty calls the second snippet of a session: the code, after the prologue."""
 
-# Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr.
+# Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr. It
+# counts there too, every time that something occurs: what is shared there is built anew here for each of them.
 # Built-ins are kept as defaults, because the code may give their names to something else.
-_PROLOGUE = """
-def __weftline_out(value, path, above, type=type, list=list, tuple=tuple, dict=dict, str=str, id=id, range=range,
-                   len=len, TypeError=TypeError, plain=(type(None), bool, int, float, str, bytes, set, frozenset)):
+_PROLOGUE = (
+    """
+def __weftline_look(value, above, room, type=type, list=list, tuple=tuple, dict=dict, str=str, int=int, bytes=bytes,
+                    id=id, range=range, len=len, plain=(type(None), bool, float), most=10 ** 4000):
     kind = type(value)
-    if kind is list or kind is tuple or kind is dict:
-        if id(value) in above:
-            raise TypeError(path + ': a value that contains itself cannot leave the sandbox')
-        if len(above) > 200:
-            raise TypeError(path + ': a value nested more than 200 deep cannot leave the sandbox')
-        above = above + [id(value)]
-        if kind is dict:
-            for key in value:
-                __weftline_out(value[key], path + '.' + str(key), above)
-        else:
-            for index in range(len(value)):
-                __weftline_out(value[index], path + '[' + str(index) + ']', above)
-        return value
-    if kind in plain:
-        return value
-    shown = str(kind)
-    if shown in ("<class 'function'>", "<class 'builtin_function_or_method'>", "<class 'type'>"):
-        raise TypeError(path + ': a function cannot leave the sandbox')
-    if shown == "<class 'coroutine'>":
-        raise TypeError(path + ': a coroutine cannot leave the sandbox')
+    room[0] -= 1
+    room[1] -= 2
+    if kind is str or kind is bytes:
+        room[1] -= len(value)
+    if room[0] < 0:
+        return ''
+    if room[1] < 0:
+        __weftline_full()
+        return ': more than 8 MiB'
+    if kind is str or kind is bytes or kind in plain:
+        return None
+    if kind is int:
+        return ': an integer of more than 4,000 digits' if value >= most or value <= -most else None
+    if kind is not list and kind is not tuple and kind is not dict:
+        shown = str(kind)
+        if shown in ("<class 'function'>", "<class 'builtin_function_or_method'>", "<class 'type'>"):
+            return ': a function'
+        return ': a coroutine' if shown == "<class 'coroutine'>" else ': an instance of ' + shown[8:-2]
+    if id(value) in above:
+        return ': a value that contains itself'
+    if len(above) > 200:
+        return ': a value nested more than 200 deep'
+    above = above + [id(value)]
+    if kind is dict:
+        for key in value:
+            if type(key) is not str:
+                return ': a key that is not a string'
+            room[1] -= len(key) + 2
+            wrong = __weftline_look(value[key], above, room)
+            if wrong is not None:
+                return '.' + key + wrong
+    else:
+        for index in range(len(value)):
+            wrong = __weftline_look(value[index], above, room)
+            if wrong is not None:
+                return '[' + str(index) + ']' + wrong
+    return None
+
+def __weftline_out(value, path, TypeError=TypeError):
+    room = [%d, %d]
+    wrong = __weftline_look(value, [], room)
+    if room[0] < 0:
+        wrong = ': a value of more than {:,} parts'
+    if wrong is not None:
+        raise TypeError(path + wrong + ' cannot leave the sandbox')
     return value
 
 async def __weftline_run(value, args, name, type=type, str=str, TypeError=TypeError):
@@ -72,16 +99,25 @@ async def __weftline_run(value, args, name, type=type, str=str, TypeError=TypeEr
         raise TypeError('The export ' + name + ' is not a function and takes no arguments')
     if str(type(value)) == "<class 'coroutine'>":
         value = await value
-    return __weftline_out(value, 'result', [])
-"""
+    return __weftline_out(value, 'result')
+""".replace("{:,}", f"{MAX_PARTS:,}")
+    % (MAX_PARTS, MAX_FRAME_BYTES)
+)
 _FUNCTION = """
 def {name}(*args):
-    return __weftline_call({id}, __weftline_out(args, 'arguments', []))
+    return __weftline_call({id}, __weftline_out(args, 'arguments'))
 """
 _REPORT = """
 def report(value):
-    __weftline_report(__weftline_out(value, 'report', []))
+    __weftline_report(__weftline_out(value, 'report'))
 """
+# Monty has them, and they import what the code may not: a text is not checked before it runs.
+_ABSENT = """
+def {name}(*args, **named):
+    raise NameError("name '{name}' is not defined")
+"""
+_FROM_TEXT = ("exec", "eval")
+_OURS = "__weftline"
 
 
 class Request(Struct):
@@ -113,9 +149,15 @@ class Session:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.token = request.token.encode()
         self._calls = 0
         self._waiting: dict[int, asyncio.Future[object]] = {}
-        self._printed = {"stdout": "", "stderr": ""}
+        self._printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._printed_chars = 0
+        self._tree: ast.Module | None = None
+        self._out_of_memory_elsewhere: set[str] = set()
+        """What functions of the host said of their own memory."""
+        self._ended = False
 
     async def run(self, pool: monty.AsyncMonty) -> None:
         request = self._request
@@ -134,16 +176,16 @@ class Session:
             return
         try:
             value = await self._fed(pool)
-        except monty.MontySyntaxError as error:
-            self._unparsed(error)
-        except monty.MontyRuntimeError as error:
+        except (monty.MontySyntaxError, monty.MontyRuntimeError) as error:
             self._raised(error)
+        except MemoryError:
+            self._full()
         except monty.MontyError as error:
             self._fail("terminated", "TerminatedError", f"The engine process ended before the code did ({error}).")
         else:
             self._flush()
             try:
-                self._emit("D", encode(copied(value, "result")))
+                self._emit("D", encode(copied(value, "result", max_parts=MAX_PARTS)))
             except (Refused, ValueError) as refused:
                 self._fail("error", "TypeError", str(refused))
         finally:
@@ -154,6 +196,8 @@ class Session:
         future = self._waiting.pop(call, None)
         if future is None or future.done():
             return
+        if first == "MemoryError" and not ok:
+            self._out_of_memory_elsewhere.add(second)
         if ok:
             future.set_result(decode(first.encode()))
             return
@@ -175,6 +219,7 @@ class Session:
             if name.isidentifier()
         }
         lookup: dict[str, Any] = {"__weftline_call": self._called, "__weftline_report": self._reported}
+        lookup["__weftline_full"] = self._full
         functions = "".join(_FUNCTION.format(name=name, id=id) for name, id in request.global_functions.items())
         values: dict[str, Any] = {name: decode(text.encode()) for name, text in request.globals.items()}
         methods = {level: self._logs(level) for level in LEVELS}
@@ -187,7 +232,9 @@ class Session:
             "max_suspensions": MAX_HOST_CALLS,
         }
         async with pool.checkout(limits=limits, external_modules=modules) as session:
-            prologue = _PROLOGUE + functions + (_REPORT if request.reports else "")
+            given = request.globals.keys() | request.global_functions.keys()
+            absent = "".join(_ABSENT.format(name=name) for name in _FROM_TEXT if name not in given)
+            prologue = _PROLOGUE + absent + functions + (_REPORT if request.reports else "")
             await session.feed_run(prologue, inputs=values, external_lookup=lookup)
             # In one snippet: what the code has begun to call is lost to monty after it.
             run = f"\nawait __weftline_run({request.fn}, __weftline_args, {request.fn!r})"
@@ -201,8 +248,10 @@ class Session:
     def _link(self) -> None:
         """Every import must be among `imports`, and the export must be there: told before a statement has run."""
         request = self._request
-        tree = ast.parse(request.source)
+        tree = self._tree = ast.parse(request.source)
         for node in ast.walk(tree):
+            if any(name.startswith(_OURS) for name in _names(node)):
+                raise Unlinked(request.label, f"Names that begin with {_OURS} are the runtime's own", node)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._find(alias.name, node)
@@ -228,7 +277,7 @@ class Session:
     async def _called(self, id: int, args: Any) -> object:
         self._calls += 1
         call = self._calls
-        given = encode(copied(args, "arguments"))
+        given = encode(copied(args, "arguments", max_parts=MAX_PARTS))
         future = self._waiting[call] = asyncio.get_running_loop().create_future()
         self._emit("C", b"[%d,%d,%b]" % (call, id, given))
         return await future
@@ -241,7 +290,7 @@ class Session:
         return method
 
     def _reported(self, value: object) -> None:
-        self._emit("P", encode(copied(value, "report")))
+        self._emit("P", encode(copied(value, "report", max_parts=MAX_PARTS)))
 
     def _logs(self, level: str) -> Callable[..., None]:
         def method(_: object, *args: object) -> None:
@@ -255,48 +304,77 @@ class Session:
             self._emit("L", encode([level, [_short(one) for one in args]]))
 
     def _print(self, stream: str, text: str) -> None:
-        *lines, rest = (self._printed[stream] + text).split("\n")
-        self._printed[stream] = rest
+        *lines, rest = text.split("\n")
+        begun = self._printed[stream]
         for line in lines:
-            self._log("log" if stream == "stdout" else "error", line)
+            self._log("log" if stream == "stdout" else "error", "".join([*begun, line]))
+            begun.clear()
+            self._printed_chars = 0
+        if rest:
+            begun.append(rest)
+            self._printed_chars += len(rest)
+        if self._printed_chars > MAX_FRAME_BYTES:
+            begun.clear()
+            self._full()
 
     def _flush(self) -> None:
-        for stream, text in self._printed.items():
-            if text:
+        for stream, begun in self._printed.items():
+            if begun:
                 self._print(stream, "\n")
 
-    def _unparsed(self, error: monty.MontySyntaxError) -> None:
-        place = _place(error.traceback(), self._request.label)
-        self._fail("link_error", "SyntaxError", _message(error.exception()), specifier=self._request.label, **place)
-
-    def _raised(self, error: monty.MontyRuntimeError) -> None:
-        request, raised = self._request, error.exception()
+    def _raised(self, error: monty.MontySyntaxError | monty.MontyRuntimeError) -> None:
+        request, raised, frames = self._request, error.exception(), error.traceback()
         name, message = type(raised).__name__, _message(raised)
-        if isinstance(raised, NotImplementedError) and "syntax parser" in message:
-            # Refused by name, before anything ran.
-            place = _place(error.traceback(), self._request.label)
-            self._fail("link_error", name, message, specifier=self._request.label, **place)
+        if frames and frames[-1].function_name is None:
+            # The parser's: what runs has a frame with a name, be it that of the module.
+            place = {"filename": request.label, "line": frames[-1].line, "column": frames[-1].column}
+            self._fail("link_error", name, message, specifier=request.label, **place)
             return
         self._flush()
-        exhausted = isinstance(raised, MemoryError) and message.startswith("memory limit exceeded")
-        status = "memory" if exhausted else "error"
         lines = request.source.count("\n") + 1
-        frames = [one for one in reversed(error.traceback()) if one.filename == _CODE and one.line <= lines][:20]
-        told = [(one.function_name or "", self._request.label, one.line, one.column) for one in frames]
+        own = [one for one in reversed(frames) if one.filename == _CODE and one.line <= lines][:20]
+        told = [(one.function_name or "", request.label, one.line, one.column) for one in own]
+        status = "memory" if isinstance(raised, MemoryError) and self._is_engines(message, frames) else "error"
         self._fail(status, name, message, frames=told)
+
+    def _is_engines(self, message: str, frames: list[monty.Frame]) -> bool:
+        """Whether the engine ran out of memory, rather than the code or the host saying so."""
+        if message in self._out_of_memory_elsewhere or self._tree is None:
+            return False
+        said = [
+            *(node.exc or node for node in ast.walk(self._tree) if isinstance(node, ast.Raise)),
+            *(node.type or node for node in ast.walk(self._tree) if isinstance(node, ast.ExceptHandler)),
+        ]
+        # The engine's own cannot be caught, and so is never raised where code raises or catches.
+        places = {(one.lineno, one.col_offset + 1) for one in said}
+        return not frames or (frames[-1].line, frames[-1].column) not in places
+
+    def _full(self) -> None:
+        self._fail(
+            "terminated", "TerminatedError", f"The code handed out a value of more than {MAX_FRAME_BYTES >> 20} MiB."
+        )
+        self._ended = True
 
     def _fail(self, status: str, name: str, message: str, **more: object) -> None:
         told = {"status": status, "name": name, "message": message, **more}
         self._emit("E", encode_json({key: value for key, value in told.items() if value is not None}))
 
     def _emit(self, kind: str, payload: bytes) -> None:
+        if self._ended:
+            return
         out = sys.stdout.buffer
-        out.write(self._request.token.encode() + kind.encode() + payload + b"\n")
+        out.write(self.token + kind.encode() + payload + b"\n")
         out.flush()
 
 
-def _place(frames: list[monty.Frame], label: str) -> Mapping[str, object]:
-    return {"filename": label, "line": frames[-1].line, "column": frames[-1].column} if frames else {}
+def _names(node: ast.AST) -> Iterator[str]:
+    """The identifiers in one node."""
+    if isinstance(node, ast.Constant):
+        return
+    for _, field in ast.iter_fields(node):
+        for one in cast("list[object]", field) if isinstance(field, list) else [field]:
+            if isinstance(one, str):
+                yield one
 
 
 def _message(error: BaseException) -> str:
@@ -305,7 +383,7 @@ def _message(error: BaseException) -> str:
 
 def _short(value: object) -> object:
     try:
-        return copied(value, "log")
+        return copied(value, "log", max_parts=MAX_PARTS // 10)
     except Refused:
         text = str(value)
         return text if len(text) <= 200 else text[:200] + "…"
@@ -338,8 +416,8 @@ async def main() -> None:
                 if running is not None:
                     await running
                 running = asyncio.create_task(session.run(pool))
-            elif session is not None:
-                session.answer(*decode_json(line))
+            elif session is not None and line.startswith(session.token):  # the code that asked may be over
+                session.answer(*decode_json(line.removeprefix(session.token)))
     _stop()
 
 

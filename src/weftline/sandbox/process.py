@@ -23,12 +23,11 @@ from typing import Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, SandboxUnavailable
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, MAX_FRAME_BYTES, SandboxUnavailable
 
 Isolation: TypeAlias = Literal["required", "preferred", "off"]
 """Whether engines run inside bubblewrap: always, or not at all; where it works; or never."""
 
-MAX_FRAME_BYTES = 8 << 20
 START_TIMEOUT_S = 30.0
 IDLE_S = 300.0
 """How long processes wait for the next piece of code."""
@@ -52,6 +51,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """Whether it starts processes, which it puts away itself when it is told to stop."""
     may_grow_bytes: int | None = None
     """How much memory it may take when it is ready; more is refused by the kernel."""
+    holds_the_code: bool = False
+    """Whether the memory that it takes is the code's."""
 
 
 Installed: TypeAlias = Callable[[int], Program]
@@ -74,19 +75,29 @@ class Engine:
         self.pid = process.pid
         """The engine itself, which bubblewrap may stand in front of."""
         self.own_bytes = 0
+        self._full_bytes: int | None = None
 
-    def is_ready(self, may_grow_bytes: int | None) -> None:
+    def is_ready(self, program: Program) -> None:
         self.pid = _innermost(self._process.pid)
-        if may_grow_bytes is not None:
+        if program.holds_the_code:
             self.own_bytes = self.resident_bytes() or 0
-        _confine(self.pid, may_grow_bytes)
+        if program.may_grow_bytes is not None:
+            self._full_bytes = (_status(self.pid, b"VmData:") or 0) + program.may_grow_bytes * 3 // 4
+        _confine(self.pid, program.may_grow_bytes)
 
     @property
     def alive(self) -> bool:
         return self._process.returncode is None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is there to be asked: one that was killed or stopped meanwhile may not have been noticed."""
+        return self.alive and _state(self.pid) not in ("T", "Z", "X")
+
     def send(self, line: bytes) -> None:
-        with suppress(ConnectionError, RuntimeError):  # it is gone, and the end of its output says so
+        if self._stdin.is_closing():
+            return  # it is gone, and the end of its output says so; asyncio would log each line
+        with suppress(ConnectionError, RuntimeError):
             self._stdin.write(line + b"\n")
 
     async def drained(self) -> None:
@@ -123,6 +134,11 @@ class Engine:
 
     def resident_bytes(self) -> int | None:
         return _status(self.pid, b"VmRSS:")
+
+    def is_nearly_full(self) -> bool:
+        """Whether it holds most of what it may; what it asked for then and was refused is not known."""
+        held = _status(self.pid, b"VmData:") if self._full_bytes else None
+        return held is not None and self._full_bytes is not None and held > self._full_bytes
 
     def peak_bytes(self) -> int | None:
         """The most that the code made the process grow by, where that can be told."""
@@ -166,7 +182,10 @@ class Pool:
         engine: Engine | None = None
         while self._idle and engine is None:
             found = self._idle.popleft()
-            engine = found if found.alive else None
+            if found.waits:
+                engine = found
+            else:
+                self._background(found.kill())
         self._refill()
         self._rest_later()
         return engine or await self._start(memory_limit_bytes)
@@ -223,18 +242,20 @@ class Pool:
     async def _start(self, memory_limit_bytes: int) -> Engine:
         program = self._program(memory_limit_bytes)
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="weftline-sandbox-")
+            self._directory = own_directory()
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
         wrapper = bubblewrap() if self._isolation != "off" else None
         wrapped = [] if wrapper is None else _inside(wrapper, program, self._directory)
+        alone = _ends_with_host()
         engine = None
         for _ in range(_STARTS):
-            engine = engine or await self._launched([*wrapped, *program.args], program, memory_limit_bytes)
+            engine = engine or await self._launched([*(wrapped or alone), *program.args], program, memory_limit_bytes)
         if engine is None and wrapped and self._isolation != "required":
             if self._isolation == "preferred":
                 # Installed, but this machine or container does not let it make namespaces.
                 _log.warning("bubblewrap does not work on this machine: code runs without it")
                 self._isolation = "off"
-            engine = await self._launched(program.args, program, memory_limit_bytes)
+            engine = await self._launched([*alone, *program.args], program, memory_limit_bytes)
         if engine is None:
             inside = " inside bubblewrap" if wrapped and self._isolation == "required" else ""
             raise SandboxUnavailable(f"The engine does not start{inside}: {program.args[0]}")
@@ -265,8 +286,25 @@ class Pool:
                 await asyncio.shield(engine.kill())
         if not ready:
             return None
-        engine.is_ready(program.may_grow_bytes)
+        engine.is_ready(program)
         return engine
+
+
+def own_directory() -> str:
+    """A new folder for the processes of this host; those that hosts left that were killed are put away."""
+    prefix = "weftline-sandbox-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        host = left.name.removeprefix(prefix).partition("-")[0]
+        if host.isdigit() and not Path(f"/proc/{host}").exists() and Path("/proc/self").exists():
+            with suppress(OSError):  # not empty, and so not an engine's; or somebody else's
+                left.rmdir()
+    return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
+
+
+def _ends_with_host() -> list[str]:
+    """What makes the kernel kill a process when its host is killed; bubblewrap does it too."""
+    setter = shutil.which("setpriv") if sys.platform == "linux" else None
+    return [] if setter is None else [setter, "--pdeathsig", "KILL", "--"]
 
 
 def bubblewrap() -> str | None:
@@ -314,6 +352,14 @@ def _innermost(pid: int) -> int:
     except (OSError, IndexError):
         pass
     return pid
+
+
+def _state(pid: int) -> str:
+    """One letter, as the kernel has it; none where it cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "X" if sys.platform == "linux" else ""
 
 
 def _status(pid: int, field: bytes) -> int | None:

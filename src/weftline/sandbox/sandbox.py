@@ -134,7 +134,7 @@ def _usual_engine(language: Language, memory_limit_bytes: int) -> CodeEngine:
     if language == "python":
         from weftline.sandbox.monty import MontyEngine
 
-        return MontyEngine()
+        return MontyEngine(usual_memory_limit_bytes=memory_limit_bytes)
     from weftline.sandbox.deno import DenoEngine
 
     return DenoEngine(usual_memory_limit_bytes=memory_limit_bytes)

@@ -27,6 +27,30 @@ class Refused(ValueError):
     """A value that cannot cross; the message begins with its path."""
 
 
+class TooManyParts(ValueError):
+    """A value with more parts than may cross at once."""
+
+
+class Parts:
+    """How many numbers, texts, lists and mappings may still cross."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyParts("too many parts")
+
+
+class _Unfit(Exception):
+    """Learns its path on the way up, so that what fits never needs one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.keys: list[str | int] = []
+
+
 class Functions:
     """The host functions of one piece of code, in the order in which they were found."""
 
@@ -39,15 +63,24 @@ class Functions:
         return function
 
 
-def copied(value: object, path: str, *, functions: Functions | None = None) -> object:
+def copied(value: object, path: str, *, functions: Functions | None = None, max_parts: int | None = None) -> object:
     """A deep copy of plain data. Callables become `HostFunction`s if `functions` takes them.
 
     Raises `Refused`, naming the path of what is not plain data.
     """
-    return _copied(value, path, functions, set())
+    try:
+        return _copied(value, functions, set(), Parts(max_parts) if max_parts is not None else None)
+    except TooManyParts:
+        raise Refused(
+            f"{path}: a value of more than {max_parts:,} parts cannot cross the border of the sandbox"
+        ) from None
+    except _Unfit as unfit:
+        for key in reversed(unfit.keys):
+            path = f"{path}[{key}]" if isinstance(key, int) else path_to(path, key)
+        raise Refused(f"{path}: {unfit}") from None
 
 
-def _copied(value: object, path: str, functions: Functions | None, above: set[int]) -> object:
+def _copied(value: object, functions: Functions | None, above: set[int], parts: Parts | None) -> object:
     if value is None or isinstance(value, bool):
         return value
     if type(value) is int or type(value) is bytes:
@@ -56,7 +89,7 @@ def _copied(value: object, path: str, functions: Functions | None, above: set[in
         return whole(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise Refused(f"{path}: the number {value} cannot cross the border of the sandbox")
+            raise _Unfit(f"the number {value} cannot cross the border of the sandbox")
         return float(value)
     if isinstance(value, int):
         return int(value)
@@ -65,32 +98,57 @@ def _copied(value: object, path: str, functions: Functions | None, above: set[in
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, list | tuple | Mapping):
-        return _container(cast("Sequence[object] | Mapping[object, object]", value), path, functions, above)
+        return _container(cast("Sequence[object] | Mapping[object, object]", value), functions, above, parts)
     if callable(value) and functions is not None and not isinstance(value, type):
         return functions.add(value)
     what = "a function" if callable(value) else f"an instance of {type(value).__name__}"
-    raise Refused(f"{path}: {what} cannot cross the border of the sandbox")
+    raise _Unfit(f"{what} cannot cross the border of the sandbox")
 
 
 def _container(
-    value: Sequence[object] | Mapping[object, object], path: str, functions: Functions | None, above: set[int]
+    value: Sequence[object] | Mapping[object, object],
+    functions: Functions | None,
+    above: set[int],
+    parts: Parts | None,
 ) -> object:
     if id(value) in above:
-        raise Refused(f"{path}: a value that contains itself cannot cross the border of the sandbox")
+        raise _Unfit("a value that contains itself cannot cross the border of the sandbox")
     if len(above) >= MAX_DEPTH:
-        raise Refused(f"{path}: a value nested more than {MAX_DEPTH} deep cannot cross the border of the sandbox")
+        raise _Unfit(f"a value nested more than {MAX_DEPTH} deep cannot cross the border of the sandbox")
+    if parts is not None:
+        parts.take(len(value))
     above.add(id(value))
     try:
-        if not isinstance(value, Mapping):
-            return [_copied(item, f"{path}[{index}]", functions, above) for index, item in enumerate(value)]
-        made: dict[str, object] = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise Refused(f"{path}: keys must be strings, not {type(key).__name__}")
-            made[whole(key)] = _copied(item, path_to(path, key), functions, above)
-        return made
+        if isinstance(value, Mapping):
+            return _mapping(value, functions, above, parts)
+        items: list[object] = []
+        for index, item in enumerate(value):
+            try:
+                items.append(_copied(item, functions, above, parts))
+            except _Unfit as unfit:
+                unfit.keys.append(index)
+                raise
+        return items
     finally:
         above.discard(id(value))
+
+
+def _mapping(
+    value: Mapping[object, object], functions: Functions | None, above: set[int], parts: Parts | None
+) -> dict[str, object]:
+    made: dict[str, object] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise _Unfit(f"keys must be strings, not {type(key).__name__}")
+        name = whole(key)
+        if name in made:
+            raise _Unfit("keys that differ in half a character cannot cross the border of the sandbox")
+        try:
+            made[name] = _copied(item, functions, above, parts)
+        except _Unfit as unfit:
+            unfit.keys.append(name)
+            raise
+    return made
 
 
 def path_to(path: str, key: str) -> str:
@@ -121,18 +179,20 @@ def _tagged(value: object) -> object:
             return value
 
 
-def decode(text: bytes) -> object:
-    """What the code sent. Raises `ValueError` if it is not tagged JSON."""
+def decode(text: bytes, parts: Parts | None = None) -> object:
+    """What the code sent. Raises `TooManyParts`, and `ValueError` if it is not tagged JSON."""
     try:
-        return _untagged(msgspec.json.decode(whole_json(text)))
+        return _untagged(msgspec.json.decode(whole_json(text)), parts)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def _untagged(value: Any) -> object:
+def _untagged(value: Any, parts: Parts | None) -> object:
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [_untagged(item) for item in items]
+        if parts is not None:
+            parts.take(len(items))
+        return [_untagged(item, parts) for item in items]
     if not isinstance(value, dict):
         return cast("object", value)
     fields = cast("dict[str, Any]", value)
@@ -146,7 +206,9 @@ def _untagged(value: Any) -> object:
                 fields = cast("dict[str, Any]", fields["$o"])
             case _:
                 pass
-    return {key: _untagged(item) for key, item in fields.items()}
+    if parts is not None:
+        parts.take(len(fields))
+    return {key: _untagged(item, parts) for key, item in fields.items()}
 
 
 def _integer(digits: str) -> int:

@@ -42,6 +42,22 @@ const attempts: Record<string, () => unknown> = {
   'the constructor of a failed import': async () => functionOf(await import('gone' as any).catch((e: any) => e)),
   'the constructor of the global object': () => functionOf(globalThis),
   'the constructor of a full stack': () => { let found: any; const f = (): void => { try { f() } catch { try { console.log(1) } catch (e) { found = e } } }; f(); return functionOf(found) },
+  'what a full stack leaves of an import': async () => {
+    const begun: any[] = [], f = (path: string): void => { try { f(path) } catch {} if (begun.length < 600) { try { begun.push(import(path)) } catch (e) { begun.push(Promise.reject(e)) } } };
+    for (const path of ['gone', 'lib', './broken.js', './then.js']) { begun.length = 0; f(path); for (const one of [...begun]) {
+      const e: any = await one.catch((e: any) => e);
+      if (e instanceof Error || typeof e !== 'object' || Object.prototype.toString.call(e) === '[object Module]') continue;
+      // An error of the runtime's own: nothing may lead on from it.
+      const seen = new Set<any>(), look = (value: any): unknown => {
+        if (value === null || !/object|function/.test(typeof value) || seen.has(value)) return;
+        seen.add(value);
+        if (seen.size > 5) return 'a way on: ' + Reflect.ownKeys(value).map(String);
+        for (const key of Reflect.ownKeys(value)) { const d: any = Reflect.getOwnPropertyDescriptor(value, key); const on = look(d.value) ?? look(d.get) ?? look(d.set); if (on) return on }
+        return look(Object.getPrototypeOf(value));
+      };
+      const on = look(e); if (on || /boot|file:|ext:|node:/.test(e.stack)) return on ?? e.stack;
+    } }
+  },
   'call sites': () => { (Error as any).prepareStackTrace = (_: any, sites: any) => sites; return functionOf((new Error().stack as any)[0]) },
   'a captured stack': () => { const o: any = {}; (Error as any).captureStackTrace(o); return /boot|file:|ext:|node:/.test(o.stack) ? o.stack : undefined },
   'import.meta': () => Object.keys(import.meta).length ? JSON.stringify(import.meta) : undefined,

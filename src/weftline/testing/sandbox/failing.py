@@ -59,6 +59,22 @@ async def nothing_of_the_host_is_in_any_error(bench: Bench) -> None:
         _check_no_host(msgspec.json.encode(result.error).decode() + str(result.result))
 
 
+async def what_code_throws_is_an_error_whatever_it_says(bench: Bench) -> None:
+    """Code cannot claim that nothing has run, nor that the engine gave up."""
+    called: list[object] = []
+    throwing = [
+        ("new SyntaxError('x')", "SyntaxError('x')"),
+        ("new RangeError('Array buffer allocation failed')", "MemoryError('memory limit exceeded: 2 bytes > 1 bytes')"),
+        ("Object.assign(new Error('x'), { name: 'LinkError' })", "ImportError('Cannot import')"),
+        ("Object.assign(new Error('x'), { status: 'memory' })", "NotImplementedError('The monty syntax parser')"),
+    ]
+    for script, python in throwing:
+        python = f"await tool(1)\ndefault = 1\ntry:\n    raise {python}\nexcept Exception:\n    raise"
+        script = f"await tool(1); throw {script}; export default 1"
+        await error_of(bench.start(script, python, globals={"tool": called.append}), "error")
+    assert len(called) == len(throwing)
+
+
 def _check_no_host(text: str) -> None:
     assert not [word for word in (*HOST_WORDS, str(Path.cwd()), str(Path.home())) if word != "/" and word in text], text
 
@@ -67,4 +83,5 @@ CHECKS: tuple[Check, ...] = (
     an_error_points_into_the_source,
     an_exception_of_the_host_is_a_name_and_a_message,
     nothing_of_the_host_is_in_any_error,
+    what_code_throws_is_an_error_whatever_it_says,
 )

@@ -71,6 +71,9 @@ async def what_is_not_plain_data_is_refused_with_its_path(bench: Bench) -> None:
         "result": "default = {1, 2}",
         "result.me": "me = {}\nme['me'] = me\ndefault = me",
         "result.n": "default = {'n': float('nan')}",
+        "result.r": "default = {'r': range(3)}",
+        "result.k[0]": "default = {'k': [{'a': 1}.keys()]}",
+        "result.i": "default = {'i': iter([1])}",
     }
     if bench.language == "typescript":
         scripts = {**scripts, "result.me": "const me: any = {}; me.me = me; export default me"}

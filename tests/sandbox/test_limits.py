@@ -1,0 +1,156 @@
+"""What code can cost its host, and what it can get of somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from weftline.sandbox import Sandbox, conversation
+from weftline.sandbox.monty import MontyEngine
+from weftline.sandbox.process import Pool, Program
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncGenerator[Sandbox]:
+    async with Sandbox(max_running=3) as sandbox:
+        yield sandbox
+
+
+def same(value: object) -> object:
+    return value
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "default = huge",
+        "report(huge)\ndefault = 1",
+        "tool(huge)\ndefault = 1",
+        "default = [print(one, end='') for one in huge]",
+    ],
+)
+async def test_a_value_counts_as_often_as_it_occurs(sandbox: Sandbox, statement: str) -> None:
+    source = f"text = 'x' * 1000000\nhuge = [text] * 3000\n{statement}"
+    result = await sandbox.run_code(source, language="python", globals={"tool": same}, report=lambda _: None)
+    assert result.status in ("terminated", "memory")
+
+
+@pytest.mark.parametrize("statement", ["console.log(huge)\ndefault = 1", "from lib import f\nf(huge)\ndefault = 1"])
+async def test_the_process_between_has_a_limit_of_its_own(sandbox: Sandbox, statement: str) -> None:
+    source = f"text = 'x' * 1000000\nhuge = [text] * 3000\n{statement}"
+    result = await sandbox.run_code(source, language="python", imports={"lib": {"f": same}})
+    assert result.status in ("terminated", "memory")
+    assert (await sandbox.run_code("default = 1", language="python")).result == 1
+
+
+async def test_an_answer_that_comes_late_answers_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "CALLS_END_S", 0.0)
+    begun, other, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> object:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await other.wait()
+        finished.set()
+        return "a secret of the first"
+
+    async def slow() -> object:
+        other.set()
+        await finished.wait()
+        return "the second's own"
+
+    async with Sandbox(engines=[MontyEngine(warm=0)]) as sandbox, asyncio.timeout(60):
+        first = "async def default():\n    stubborn()\n    return await ready()"
+        given = {"stubborn": stubborn, "ready": begun.wait}
+        assert (await sandbox.run_code(first, language="python", globals=given)).result is True
+        second = "async def default():\n    return await slow()"
+        result = await sandbox.run_code(second, language="python", globals={"slow": slow})
+    assert result.result == "the second's own"
+
+
+async def test_the_names_of_the_runtime_are_not_the_codes(sandbox: Sandbox) -> None:
+    for source in ("def __weftline_run(*args):\n    return 1", "__weftline_report(1)", "import lib as __weftline_out"):
+        result = await sandbox.run_code(f"default = 1\n{source}", language="python", imports={"lib": {}})
+        assert result.status == "link_error"
+
+
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [("typescript", "export default new Array(300000).fill({})"), ("python", "default = [{}] * 300000")],
+)
+async def test_a_value_has_so_many_parts_and_no_more(sandbox: Sandbox, language: str, source: str) -> None:
+    result = await sandbox.run_code(source, language=language)
+    assert result.status == "error"
+    assert result.error is not None and "200,000 parts" in result.error.message
+
+
+async def test_keys_with_half_a_character_do_not_become_one(sandbox: Sandbox) -> None:
+    result = await sandbox.run_code("export default { '\\ud800': 1, '\\ud801': 2 }")
+    assert result.status == "error"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what state a process is in")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(sent: signal.Signals) -> None:
+    pool = Pool(lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), shown=()), warm=1, isolation="off")
+    engine = await pool.take()
+    await pool.give_back(engine)
+    os.kill(engine.pid, sent)
+    async with asyncio.timeout(60):
+        while engine.waits:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+    other = await pool.take()
+    assert other is not engine and other.waits
+    await other.kill()
+    await pool.close()
+
+
+@pytest.mark.skipif(not (shutil.which("setpriv") or shutil.which("bwrap")), reason="needs setpriv or bubblewrap")
+async def test_a_tight_loop_ends_with_a_host_that_is_killed() -> None:
+    host = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOST), stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+    )
+    assert host.stdout is not None
+    async with asyncio.timeout(60):
+        loops = int(await host.stdout.readline())
+        host.kill()
+        await host.wait()
+        while not has_ended(loops):  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+HOST = """
+import asyncio
+from weftline.sandbox import Sandbox, process
+from weftline.sandbox.deno import DenoEngine
+
+async def main():
+    taken = process.Pool.take
+    async def told(self, limit=None):
+        engine = await taken(self, limit)
+        print(engine.pid, flush=True)
+        return engine
+    process.Pool.take = told
+    await Sandbox(engines=[DenoEngine(warm=0)], safety_cap_s=100).run_code("for (;;); export default 1")
+
+asyncio.run(main())
+"""
