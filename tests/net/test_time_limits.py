@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -130,7 +130,8 @@ async def test_a_connection_that_was_given_up_is_closed() -> None:
     closed = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
+        with suppress(asyncio.IncompleteReadError):  # on a busy machine it may be given up before all of it is sent
+            await read_request(reader)
         assert await reader.read() == b""
         closed.set()
 
