@@ -148,12 +148,29 @@ def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
         {"time_budget_s": float("nan")},
         {"per_tool_timeout_s": {"look": -1}},
         {"allowed_tags": "safe"},
+        {"allowed_tags": [1]},
+        {"denied_tags": 5},
+        {"tag_clauses": [("a",)]},
+        {"max_tool_calls": 10**30},
+        {"time_budget_s": 1e15},
+        {"time_budget_s": 10**400},
+        {"time_budget_s": 1e-7},
+        {"tool_timeout_s": "5"},
+        {"interrupts_allowed": "no"},
         {"failure_counting": "day"},
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Policy(**wrong)
+
+
+def test_what_is_not_a_policy_is_refused() -> None:
+    nothing: Any = {}
+    with pytest.raises(TypeError, match="must be a Policy"):
+        Agent("m", policy=nothing)
+    with pytest.raises(TypeError, match="must be a Policy"):
+        plan_of(Agent("m"), code="a", model="m", messages=(), policy=nothing)
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:
