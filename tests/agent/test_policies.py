@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -355,6 +356,25 @@ async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> No
 
 
 # Engines
+
+
+@pytest.mark.requirement("run.policy.decision")
+async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop() -> None:
+    threads: list[int] = []
+
+    def plain(turn: PolicyTurn) -> PolicyDecision:
+        threads.append(threading.get_ident())
+        return PolicyDecision()
+
+    class Asynchronous:
+        async def __call__(self, turn: PolicyTurn) -> PolicyDecision:
+            threads.append(threading.get_ident())
+            return PolicyDecision()
+
+    for engine in (plain, Asynchronous()):
+        agent, _ = scripted(calls("look", x=1), tools=[look], policy_engine=engine)
+        await agent.run("Go.")
+    assert threads[0] != threading.get_ident() == threads[1]
 
 
 @pytest.mark.requirement("run.policy.decision")
