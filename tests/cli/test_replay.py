@@ -66,6 +66,16 @@ def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str
     assert unknown.code == 2 and "run_1000" in unknown.err
 
 
+def test_a_file_in_a_folder_that_there_is_not_is_refused(run_id: str, tmp_path: Path) -> None:
+    db, missing = ("--db", str(tmp_path / "data")), tmp_path / "missing"
+    for command in (
+        ("export", run_id, "-o", f"{missing}/run.jsonl"),
+        ("replay", run_id, "--pytest", f"{missing}/t.py"),
+    ):
+        refused = weftline(*command, *db)
+        assert refused.code == 2 and "cannot be written: No such file" in refused.err, refused
+
+
 def test_a_file_without_the_agent_of_the_run_is_refused(run_id: str, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(APP.replace("helper = ", "somebody = "))
