@@ -68,12 +68,9 @@ def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str
 
 def test_a_file_in_a_folder_that_there_is_not_is_refused(run_id: str, tmp_path: Path) -> None:
     db, missing = ("--db", str(tmp_path / "data")), tmp_path / "missing"
-    for command in (
-        ("export", run_id, "-o", f"{missing}/run.jsonl"),
-        ("replay", run_id, "--pytest", f"{missing}/t.py"),
-    ):
-        refused = weftline(*command, *db)
-        assert refused.code == 2 and "cannot be written: No such file" in refused.err, refused
+    for command, option, name in (("export", "-o", "run.jsonl"), ("replay", "--pytest", "test_run.py")):
+        refused = weftline(command, run_id, option, str(missing / name), *db)
+        assert refused.code == 2 and f"{name} cannot be written" in refused.err, refused
 
 
 def test_a_file_without_the_agent_of_the_run_is_refused(run_id: str, tmp_path: Path) -> None:
