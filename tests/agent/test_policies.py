@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -148,12 +149,29 @@ def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
         {"time_budget_s": float("nan")},
         {"per_tool_timeout_s": {"look": -1}},
         {"allowed_tags": "safe"},
+        {"allowed_tags": [1]},
+        {"denied_tags": 5},
+        {"tag_clauses": [("a",)]},
+        {"max_tool_calls": 10**30},
+        {"time_budget_s": 1e15},
+        {"time_budget_s": 10**400},
+        {"time_budget_s": 1e-7},
+        {"tool_timeout_s": "5"},
+        {"interrupts_allowed": "no"},
         {"failure_counting": "day"},
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Policy(**wrong)
+
+
+def test_what_is_not_a_policy_is_refused() -> None:
+    nothing: Any = {}
+    with pytest.raises(TypeError, match="must be a Policy"):
+        Agent("m", policy=nothing)
+    with pytest.raises(TypeError, match="must be a Policy"):
+        plan_of(Agent("m"), code="a", model="m", messages=(), policy=nothing)
 
 
 def test_a_field_that_there_is_not_is_refused() -> None:
@@ -338,6 +356,25 @@ async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> No
 
 
 # Engines
+
+
+@pytest.mark.requirement("run.policy.decision")
+async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop() -> None:
+    threads: list[int] = []
+
+    def plain(turn: PolicyTurn) -> PolicyDecision:
+        threads.append(threading.get_ident())
+        return PolicyDecision()
+
+    class Asynchronous:
+        async def __call__(self, turn: PolicyTurn) -> PolicyDecision:
+            threads.append(threading.get_ident())
+            return PolicyDecision()
+
+    for engine in (plain, Asynchronous()):
+        agent, _ = scripted(calls("look", x=1), tools=[look], policy_engine=engine)
+        await agent.run("Go.")
+    assert threads[0] != threading.get_ident() == threads[1]
 
 
 @pytest.mark.requirement("run.policy.decision")

@@ -9,7 +9,21 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Conflict, Engine, RunContext, Settings, ask_user, files, hook, skills, tool
+from weftline import (
+    Agent,
+    Behavior,
+    Conflict,
+    Engine,
+    Limits,
+    Policy,
+    RunContext,
+    Settings,
+    ask_user,
+    files,
+    hook,
+    skills,
+    tool,
+)
 from weftline.agent.hooks import BeforeModel
 from weftline.agent.hooks_outside import McpConnect
 from weftline.errors import InvalidRequest
@@ -347,3 +361,24 @@ async def test_a_set_of_tools_that_an_eager_agent_could_not_open_is_tried_again_
             await asyncio.sleep(0)
         assert (await agent.run("Go.", engine=engine)).text == "One."
     assert shy.opened == 2
+
+
+async def test_a_call_under_a_key_is_the_same_after_a_deployment_that_changed_the_agent(tmp_path: Path) -> None:
+    before = Agent(ScriptedModel(["Done."]), name="keyed", instructions="Be brief.")
+    async with Engine(tmp_path, agents=[before]) as engine:
+        first = await engine.start(before, "Go.", key="k", policy=Policy(max_tool_calls=3))
+        await first.result()
+    after = Agent(
+        ScriptedModel(["Other."]),
+        name="keyed",
+        instructions="Be very brief.",
+        tools=[weather],
+        limits=Limits(max_turns=3),
+        policy=Policy(max_tool_calls=2),
+    )
+    async with Engine(tmp_path, agents=[after]) as engine:
+        again = await engine.start(after, "Go.", key="k", policy=Policy(max_tool_calls=3))
+        assert again.id == first.id
+        for other in (Policy(max_tool_calls=1), Policy()):
+            with pytest.raises(Conflict):
+                await engine.start(after, "Go.", key="k", policy=other)

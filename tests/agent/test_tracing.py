@@ -58,6 +58,7 @@ async def test_a_run_is_a_tree_of_spans_with_its_children_inside_the_calls_that_
     model = ScriptedModel([calls("ask_clerk", task="How is Lyon?"), "Take no umbrella."])
     agent = Agent(model, name="boss", tools=[clerk.as_tool("Knows the weather.", name="ask_clerk")])
     trace(agent, tracer_provider=traces.provider)
+    trace(agent, tracer_provider=traces.provider)  # said twice, and still one tree
     trace(clerk, tracer_provider=traces.provider)  # its run is in the trace of the run above, and not once more
     result = await agent.run("An umbrella?")
     # Both runs ask their models twice: spans of the same names are in both.

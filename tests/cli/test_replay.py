@@ -12,6 +12,8 @@ from commands import weftline
 from forked import run_python
 from weftline import Engine
 from weftline.agent.loader import load_agents_file
+from weftline.client import Client
+from weftline.testing import ServerProcess
 
 APP = '''
 from weftline import Agent, tool
@@ -62,6 +64,36 @@ def test_a_replay_says_what_was_compared_or_where_it_leads_elsewhere(run_id: str
     assert told["turn"] == 0 and told["differences"][0]["field"] == "system"
     unknown = weftline("replay", "run_1000", *db)
     assert unknown.code == 2 and "run_1000" in unknown.err
+
+
+def test_a_file_in_a_folder_that_there_is_not_is_refused(run_id: str, tmp_path: Path) -> None:
+    db, missing = ("--db", str(tmp_path / "data")), tmp_path / "missing"
+    for command, option, name in (("export", "-o", "run.jsonl"), ("replay", "--pytest", "test_run.py")):
+        refused = weftline(command, run_id, option, str(missing / name), *db)
+        assert refused.code == 2 and f"{name} cannot be written" in refused.err, refused
+
+
+def test_a_file_without_the_agent_of_the_run_is_refused(run_id: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(APP.replace("helper = ", "somebody = "))
+    refused = weftline("replay", run_id, "--agents", str(other), "--db", str(tmp_path / "data"))
+    assert refused.code == 2 and "does not have the agent" in refused.err and refused.out == "", refused
+
+
+@pytest.mark.requirement("run.replay.offline", "run.replay.divergence")
+def test_tools_of_the_server_are_taken_as_recorded_unless_their_file_is_given(app: Path, tmp_path: Path) -> None:
+    scripts = {"look": {"turns": [{"tool_calls": [{"name": "look", "args": {"place": "shed"}}]}, {"text": "No."}]}}
+    with ServerProcess(tmp_path, scripts=scripts, tools=APP) as server:
+        with Client(api_key=server.create_key("acme"), workspace="acme", base_url=server.url) as client:
+            tools = [{"kind": "server", "name": "look"}]
+            ran = client.run("Where?", model_id="scripted:look", tools=tools).run_id
+        at = ("--db", str(server.db), "--workspace", "acme")
+    without = weftline("replay", ran, *at)
+    assert without.code == 0 and "taken as recorded: look" in without.err, without
+    given = weftline("replay", ran, "--tools", str(app), *at)
+    assert (given.code, given.err) == (0, ""), given
+    app.write_text(APP.replace("place: str)", "place: str, depth: int = 2)"))
+    assert weftline("replay", ran, "--tools", str(app), *at).code == 1
 
 
 @pytest.mark.requirement("run.replay.pytest")

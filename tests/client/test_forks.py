@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,63 @@ async def test_a_fork_may_have_other_tools_and_budgets_and_unknown_ones_are_refu
         with pytest.raises(BadRequest):
             await fork(client.http, first, {"turn": 0, **wrong})
     assert [run.id for run in (await client.list_runs()).items] == [run.id for run in before]
+
+
+CHEAP = {"maxToolCalls": 1, "perToolTimeoutMs": {"look*": 5000}}
+
+
+@pytest.mark.requirement("run.fork.changes", "run.policy.overrides")
+@pytest.mark.parametrize("kind", ["agent", "session"])
+async def test_a_fork_keeps_what_the_agent_or_the_session_of_its_origin_fixes(kind: str, client: AsyncClient) -> None:
+    ref = {"kind": "local", "name": "lookup", "parameters": {"type": "object"}}
+    spec = {"modelId": "scripted:twice", "systemPrompt": "Be brief.", "tools": [ref], "policy": CHEAP}
+    if kind == "agent":
+        agent = await post(client, "/agents", {"name": "forkable", "spec": spec})
+        body = {"agentId": agent["id"], "prompt": "hi"}
+        path = "/agent-runs"
+    else:
+        session = (await post(client, "/agent-sessions", spec))["sessionId"]
+        path, body = f"/agent-sessions/{session}/messages", {"prompt": "hi"}
+    first = (await post(client, path, body))["runId"]
+    await ended(client, first)
+    other = [{**ref, "name": "other"}]
+    loose = {"policy": {"maxToolCalls": 50, "perToolTimeoutMs": {"lookup": 60_000}}, "tools": other}
+    for changes in ({}, loose):
+        forked = await fork(client.http, first, {"turn": 0, **changes})
+        async with await client.attach(forked, tools=[lookup]) as run:
+            _ = [event async for event in run.events()]
+        shown = json.loads(await client.http.call("GET", f"/agent-runs/{forked}"))["spec"]
+        assert shown["policy"]["maxToolCalls"] == 1 and shown["systemPrompt"] == "Be brief."
+        assert set(shown["policy"]["perToolTimeoutMs"].values()) == {5000}
+        if changes and kind == "agent":
+            assert [tool["name"] for tool in shown["tools"]] == ["lookup", "other"]
+    with pytest.raises(BadRequest, match="systemPrompt"):
+        await fork(client.http, first, {"turn": 0, "systemPrompt": "Anything goes."})
+
+
+@pytest.mark.requirement("run.fork.changes")
+async def test_a_fork_has_to_be_given_the_tools_again_whose_secrets_are_not_kept(client: AsyncClient) -> None:
+    tool = {
+        "kind": "mcp",
+        "name": "docs",
+        "url": "http://127.0.0.1:9/mcp",
+        "headers": {"authorization": "Bearer s3cret"},
+    }
+    body = {"modelId": "scripted:hello", "prompt": "hi", "tools": [tool]}
+    first = (await post(client, "/agent-runs", body))["runId"]
+    await ended(client, first)
+    with pytest.raises(BadRequest, match="give docs again"):
+        await fork(client.http, first, {"turn": 0})
+    await ended(client, await fork(client.http, first, {"turn": 0, "tools": [tool]}))
+
+
+async def post(client: AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(await client.http.call("POST", path, body=json.dumps(body).encode()))
+
+
+async def ended(client: AsyncClient, run_id: str) -> None:
+    async with await client.attach(run_id, tools=[lookup]) as run:
+        _ = [event async for event in run.events()]
 
 
 def lookup(key: str) -> str:

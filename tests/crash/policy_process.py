@@ -22,7 +22,8 @@ def look(page: int) -> str:
     return f"Page {page}."
 
 
-def engine_of_policy(turn: PolicyTurn) -> PolicyDecision:
+async def engine_of_policy(turn: PolicyTurn) -> PolicyDecision:
+    # On the loop: after the hop back from a thread the run may have come to its end before the kill takes effect.
     with (FOLDER / "asked.txt").open("a") as file:
         file.write(f"{turn.turn}\n")
     return PolicyDecision(labels={"turn": str(turn.turn)})

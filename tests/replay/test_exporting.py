@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,38 @@ async def test_a_file_that_is_damaged_cut_or_newer_is_refused_whole_and_the_line
                 await other.import_runs(file)
             assert refused.value.code == "bad_export" and f"line {line}:" in refused.value.message, what
         assert await logs_of(other) == {}
+
+
+def sealed(lines: list[bytes]) -> bytes:
+    """With an end that fits: what somebody writes who has read how files are made."""
+    digest = sha256(b"".join(lines)).hexdigest()
+    return b"".join([*lines, edited(b'{"line": "end"}', lines=len(lines), sha256=digest)])
+
+
+@pytest.mark.requirement("run.replay.import")
+async def test_contents_that_are_not_their_digest_or_nobodys_and_strange_ids_are_refused(
+    tmp_path: Path,
+) -> None:
+    file = await exported(tmp_path)
+    lines = file.read_bytes().splitlines(keepends=True)[:-1]
+    [blob] = [at for at, line in enumerate(lines) if json.loads(line)["line"] == "blob"]
+    stray = {"line": "blob", "id": sha256(b"stray").hexdigest(), "data": b64encode(b"stray").decode()}
+    run_id = json.loads(lines[0])["run"]
+    forged = {
+        "another content": ([*lines[:blob], edited(lines[blob], data="QUJD"), *lines[blob + 1 :]], blob + 1),
+        "twice": ([*lines, lines[blob]], len(lines) + 1),
+        "nobody's": ([*lines, json.dumps(stray).encode() + b"\n"], len(lines) + 1),
+        "an id with a newline": ([line.replace(run_id.encode(), run_id.encode() + rb"\n") for line in lines], 1),
+        "an id with more": ([line.replace(run_id.encode(), b"run_1/../../../x.y") for line in lines], 1),
+    }
+    async with Engine() as other:
+        for what, (content, line) in forged.items():
+            file.write_bytes(sealed(content))
+            with pytest.raises(InvalidRequest) as refused:
+                await other.import_runs(file)
+            assert refused.value.code == "bad_export" and f"line {line}:" in refused.value.message, what
+        file.write_bytes(sealed(lines))
+        assert run_id in (await other.import_runs(file)).created
 
 
 @pytest.mark.requirement("run.replay.import")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -26,7 +26,7 @@ policies = st.fixed_dictionaries(
         "perTurnMaxToolCalls": counts,
         "timeBudgetMs": counts,
         "toolTimeoutMs": counts,
-        "perToolTimeoutMs": st.dictionaries(st.sampled_from(["a", "b*"]), counts, max_size=2),
+        "perToolTimeoutMs": st.dictionaries(st.sampled_from(["a", "*", "b*", "bc", "bc*"]), counts, max_size=3),
         "restrictToTool": st.sampled_from("ab"),
         "allowedTags": tags,
         "deniedTags": tags,
@@ -63,6 +63,8 @@ def test_a_policy_is_part_of_the_limits_of_the_plan() -> None:
 
 @pytest.mark.requirement("run.policy.overrides")
 @given(policies, policies)
+@example({"perToolTimeoutMs": {"bc": 5}}, {"toolTimeoutMs": 1})
+@example({"perToolTimeoutMs": {"bc": 5}}, {"perToolTimeoutMs": {"b*": 1}})
 def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dict[str, Any]) -> None:
     laid = policy_within(Raw(msgspec.json.encode(own)), Raw(msgspec.json.encode(above)))
     both = rule_of(msgspec.json.decode(laid)) or PolicyRule()
@@ -71,6 +73,9 @@ def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dic
             continue
         for name in ("max_tool_calls", "per_turn_max_tool_calls", "time_budget_us", "tool_timeout_us"):
             before, after = getattr(rule, name), getattr(both, name)
+            assert before is None or (after is not None and after <= before)
+        for tool in ("a", "b", "bc", "bcd", "c"):
+            before, after = rule.tool_timeout_s(tool, None), both.tool_timeout_s(tool, None)
             assert before is None or (after is not None and after <= before)
         for tool in "ab":
             for known in (frozenset[str](), frozenset("a"), frozenset("bc"), frozenset("abc")):

@@ -15,7 +15,7 @@ from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.output import OutputType
-from weftline.agent.policy import Policy, PolicyEngine
+from weftline.agent.policy import Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
@@ -132,6 +132,7 @@ class Definition(Generic[OutputT, DepsT]):
         self.behavior = (behavior or Behavior()).over(base.behavior)
         self.settings = (settings or Settings()).over(base.settings)
         self.limits = limits or base.limits or Limits()
+        check_policy(policy)
         self.policy = policy
         self.policy_engine = policy_engine
         self.fallbacks = tuple(fallbacks)

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -37,12 +36,12 @@ from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.threads import Thread
-from weftline.agent.varying import brought, given_names, own_tools, require_text, varied
+from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_message
 from weftline.kernel.entries import AwaitKind
 from weftline.messages import Blob, Message, Text, User
-from weftline.plan import RunPlan, encode_plan
+from weftline.plan import RunPlan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
@@ -321,9 +320,7 @@ class Engine(EndedRuns):
             key = options.get("key")
             idempotency = None
             if key is not None:
-                same = encode_plan(replace(plan, name="", code=agent.name))
-                digest = sha256(same + str(options.get("thread")).encode() + given_names(options)).digest()
-                idempotency = IdempotencyKey(_ROUTE, key, digest)
+                idempotency = IdempotencyKey(_ROUTE, key, digest_of_call(agent, plan, options, durable=self.durable))
             create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)

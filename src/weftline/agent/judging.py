@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable
+from functools import partial
 from typing import Annotated, Any, TypeAlias, cast
 
 from msgspec import Meta, Struct, convert
@@ -12,6 +14,7 @@ from weftline.agent.context import RunInfo
 from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
 from weftline.runtime.code import Judged, PendingTurn
 from weftline.tools.base import tags_of
+from weftline.tools.workers import shared_workers
 
 _Left: TypeAlias = Annotated[int, Meta(ge=0)] | None
 
@@ -44,7 +47,8 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
         labels=dict(turn.labels),
         unavailable=turn.unavailable,
     )
-    answered = engine(asked)
+    # A plain function may block, on a file or a rule server: it gets a thread, as a plain tool does.
+    answered = engine(asked) if _is_async(engine) else await shared_workers().run(partial(engine, asked))
     answer = cast(object, await answered if isinstance(answered, Awaitable) else answered)
     if not isinstance(answer, PolicyDecision):
         raise TypeError(f"a policy engine returns a PolicyDecision, not {type(answer).__name__}")
@@ -61,3 +65,8 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
         said.labels,
         said.metadata,
     )
+
+
+def _is_async(engine: PolicyEngine) -> bool:
+    """Also for an object whose `__call__` is."""
+    return inspect.iscoroutinefunction(engine) or inspect.iscoroutinefunction(type(engine).__call__)

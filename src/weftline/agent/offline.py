@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -14,7 +14,7 @@ from weftline.agent.opened import Opened, Tell
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.sources import AgentTools, Setup
 from weftline.plan import RunPlan
-from weftline.replay.today import Known, NoAgents, has_tools_elsewhere
+from weftline.replay.today import Known, NoAgents, has_tools_elsewhere, missing_tools
 from weftline.runtime.toolbox import RunName
 from weftline.tools.base import Tool, Toolset
 
@@ -22,9 +22,9 @@ from weftline.tools.base import Tool, Toolset
 class AgentsToday:
     """Implements `weftline.replay.today.Today` with the agents that are here, by name."""
 
-    def __init__(self, agents: Iterable[Definition[Any, Any]]) -> None:
+    def __init__(self, agents: Iterable[Definition[Any, Any]], *, tools: Mapping[str, Tool] | None = None) -> None:
         self._tools = _OfflineTools()
-        self._others = NoAgents()
+        self._others = NoAgents(tools)
         for agent in agents:
             if agent.name is not None:
                 self._tools.register(agent.name, Setup(agent, deps=None))
@@ -61,8 +61,9 @@ class _OfflineTools(AgentTools):
         own = found is None or found.agent is not None
         words = agent.instructions
         system = words if own and (words is None or isinstance(words, str)) else UNSET
-        complete = not outside and not has_tools_elsewhere(plan)
-        return Known(toolbox, complete=complete, system=system)
+        missing = missing_tools(plan, toolbox)
+        complete = not outside and not missing and not has_tools_elsewhere(plan)
+        return Known(toolbox, complete=complete, system=system, missing=missing)
 
     async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
         found, only, _ = await super()._walk(setup, path)

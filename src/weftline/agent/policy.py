@@ -8,9 +8,9 @@ calls of each turn, before any of them begins.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from weftline.agent.context import RunInfo
 from weftline.kernel.policy import PolicyRule, TagClause
@@ -18,6 +18,10 @@ from weftline.kernel.policy import PolicyRule, TagClause
 _COUNTS: Final = ("max_tool_calls", "per_turn_max_tool_calls", "max_consecutive_failed_tool_calls")
 _SECONDS: Final = ("time_budget_s", "plan_timeout_s", "tool_timeout_s", "finalizer_grace_s")
 _TAGS: Final = ("allowed_tags", "denied_tags")
+# The bounds of a spec over HTTP: see `weftline.wire.policy_model`.
+_MAX_COUNT: Final = 2**31 - 1
+_MIN_S: Final = 0.001
+_MAX_S: Final = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +59,23 @@ class Policy:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                raise ValueError(f"{name} must be a whole number and not negative, not {value!r}")
+            if value is not None and (type(value) is not int or not 0 <= value <= _MAX_COUNT):
+                raise ValueError(f"{name} must be a whole number from 0 to {_MAX_COUNT}, not {value!r}")
         for name in _SECONDS:
             _check_seconds(name, getattr(self, name))
         for tool, seconds in (self.per_tool_timeout_s or {}).items():
             _check_seconds(f"per_tool_timeout_s of {tool!r}", seconds)
         for name in _TAGS:
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} is a list of tags, not a text")
+            _check_tags(name, getattr(self, name))
+        for clause in self.tag_clauses or ():
+            if not isinstance(cast(object, clause), TagClause):
+                raise ValueError(f"tag_clauses must be a list of TagClause, not one with {clause!r}")
+            _check_tags("tag_clauses", clause.allowed_any)
+            _check_tags("tag_clauses", clause.denied_any)
         if self.failure_counting not in (None, "turn", "call"):
             raise ValueError(f'failure_counting is "turn" or "call", not {self.failure_counting!r}')
+        if not isinstance(cast(object, self.interrupts_allowed), bool | None):
+            raise ValueError(f"interrupts_allowed is True or False, not {self.interrupts_allowed!r}")
 
     @property
     def rule(self) -> PolicyRule | None:
@@ -94,6 +104,7 @@ _NO_RULE: Final = PolicyRule()
 
 def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple[PolicyRule | None, bool]:
     """What a run goes by, and whether it may be interrupted: its own policy within its agent's."""
+    check_policy(own)
     rule = None if agents is None else agents.rule
     if own is not None and own.rule is not None:
         rule = own.rule.within(rule)
@@ -106,8 +117,23 @@ def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple
 def _check_seconds(name: str, value: object) -> None:
     if value is None:
         return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a number of seconds and not negative, not {value!r}")
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+    if number and not _MIN_S <= number <= _MAX_S:
+        raise ValueError(f"{name} must be a number of seconds: 0, or {_MIN_S} to {_MAX_S} (a week), not {value!r}")
+
+
+def _check_tags(name: str, tags: object) -> None:
+    if tags is None:
+        return
+    listed = list(cast("Sequence[object]", tags)) if isinstance(tags, Sequence | Set) else None
+    if isinstance(tags, str) or listed is None or not all(isinstance(tag, str) and tag for tag in listed):
+        raise ValueError(f"{name} must be a list of tags, which are texts, not {tags!r}")
+
+
+def check_policy(given: object) -> None:
+    """Raises `TypeError` for what is not a policy: an empty dict would be one that limits nothing."""
+    if not isinstance(given, Policy | None):
+        raise TypeError(f"policy must be a Policy, such as Policy(max_tool_calls=20), not {given!r}")
 
 
 def _us(seconds: float | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from weftline.replay.refusing import find_run
 from weftline.replay.replaying import Replayed, offered_now, replay_runs
 from weftline.replay.today import NoAgents, Today
 from weftline.store.base import LogReader
+from weftline.tools.base import Tool
 
 
-def today(agents: Iterable[Definition[Any, Any]] | None) -> Today:
-    return NoAgents() if agents is None else AgentsToday(agents)
+def today(agents: Iterable[Definition[Any, Any]] | None, *, tools: Mapping[str, Tool] | None = None) -> Today:
+    """`tools` are those of the server that runs which clients described may name."""
+    return NoAgents(tools) if agents is None else AgentsToday(agents, tools=tools)
 
 
 async def replay_stored(

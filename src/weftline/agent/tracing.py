@@ -38,21 +38,22 @@ def trace(agent: Definition[Any, Any], *, tracer_provider: TracerProvider | None
     """Emits spans of the agent's runs from now on, and of the runs below them: run, turn, model call, tool call.
 
     A run whose metadata have a `traceparent` belongs to that span; others begin a trace. Texts, arguments and results
-    are not in the spans.
+    are not in the spans. Said twice of an agent and a provider it is the same as once.
 
     Args:
         agent: The agent; it stays as it is otherwise.
         tracer_provider: By default the one that is set for the process.
     """
-    agent.observers.append(_Tracing(tracer_provider))
+    if not any(isinstance(one, _Tracing) and one.provider is tracer_provider for one in agent.observers):
+        agent.observers.append(_Tracing(tracer_provider))
 
 
 class _Tracing:
     def __init__(self, provider: TracerProvider | None) -> None:
-        self._provider = provider
+        self.provider = provider
 
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
-        provider = self._provider or get_tracer_provider()
+        provider = self.provider or get_tracer_provider()
         tracer = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
         parent = TraceContextTextMapPropagator().extract(run.metadata, Context())
         await _emit_run(tracer, run.id, run.agent, facts_of, parent)

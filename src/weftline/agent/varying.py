@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from weftline.agent.definition import Definition
 from weftline.agent.given import AgentTool, is_toolset, name_of
 from weftline.agent.options import RunOptions
+from weftline.agent.plans import plan_of
+from weftline.agent.settings import Settings
 from weftline.errors import InvalidRequest
+from weftline.plan import RunPlan, encode_plan
 from weftline.tools.base import Tool, Toolset
 
 A = TypeVar("A", bound=Definition[Any, Any])
@@ -28,10 +32,30 @@ def brought(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[T
     return tuple([one for one in other.tools if is_toolset(one) and id(one) not in own])
 
 
-def given_names(options: RunOptions[Any]) -> bytes:
-    """The names of the tools that a run is given, as a part of its input; nothing if it has its agent's."""
+def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptions[Any], *, durable: bool) -> bytes:
+    """What tells one call from another under the same key: its input and its options.
+
+    What the agent itself says is not a part of it: the next deployment may have another prompt, policy or limits, and
+    whoever repeats a call after it means the same run.
+    """
+    nobody = Definition[Any, Any](name=agent.name)
+    asked = plan_of(
+        varied(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
+        code=agent.name or "",
+        model=plan.model if "model" in options else None,
+        messages=plan.messages,
+        given=plan.given,
+        settings=options.get("settings", Settings()),
+        limits=options.get("limits"),
+        policy=options.get("policy"),
+        behavior=options.get("behavior"),
+        metadata=plan.metadata,
+        requested_by=plan.requested_by,
+        durable=durable,
+    )
     tools = options.get("tools")
-    return b"" if tools is None else repr([name_of(one) for one in tools]).encode()
+    names = None if tools is None else [name_of(one) for one in tools]
+    return sha256(encode_plan(asked) + repr((options.get("thread"), names)).encode()).digest()
 
 
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:

@@ -26,6 +26,8 @@ def command(run_id: str, output: Path | None, force: bool, workspace: str | None
     """
     if as_json and output is None:
         raise click.UsageError("--json says what was written to a file: name one with --output.")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise click.UsageError(f"{output} cannot be written: there is no folder {output.parent}.")
     found = asyncio.run(_export(run_id, output, workspace, db, force=force))
     if output is not None:
         click.echo(json.dumps({"run": found, "path": str(output)}) if as_json else output)

@@ -22,6 +22,7 @@ DIVERGED, REFUSED = 1, 2
 @click.command()
 @click.argument("run")
 @click.option("--agents", type=click.Path(path_type=Path), metavar="FILE", help="The Python file with the run's agent.")
+@click.option("--tools", type=click.Path(path_type=Path), metavar="FILE", help="The Python file with its tools.")
 @click.option("--pytest", "test", type=click.Path(path_type=Path), metavar="PATH", help="Write a test to this file.")
 @click.option("--force", is_flag=True, help="Overwrite the test.")
 @WORKSPACE
@@ -30,6 +31,7 @@ DIVERGED, REFUSED = 1, 2
 def command(
     run: str,
     agents: Path | None,
+    tools: Path | None,
     test: Path | None,
     force: bool,
     workspace: str | None,
@@ -46,11 +48,17 @@ def command(
     from weftline.errors import WeftlineError
 
     try:
-        done = asyncio.run(_replay(run, agents, test, workspace, db, force=force))
+        done = asyncio.run(_replay(run, agents, tools, test, workspace, db, force=force))
     except WeftlineError as error:
         click.echo(f"weftline: {error.message}", err=True)
         sys.exit(REFUSED)
+    if done.code_missing and agents is not None:
+        click.echo(f"weftline: {agents} does not have the agent of {done.run}.", err=True)
+        sys.exit(REFUSED)
     click.echo(encode(done) if as_json else str(done))
+    if done.tools_missing:
+        names = ", ".join(done.tools_missing)
+        click.echo(f"Tools that are not here, taken as recorded: {names}. --tools FILE compares them, too.", err=True)
     if done.code_missing:
         click.echo("Its agent's code is not here: --agents FILE compares the prompt and the tools, too.", err=True)
     if done.divergence is not None:
@@ -60,7 +68,14 @@ def command(
 
 
 async def _replay(
-    run: str, agents: Path | None, test: Path | None, workspace: str | None, db: Path, *, force: bool
+    run: str,
+    agents: Path | None,
+    tools: Path | None,
+    test: Path | None,
+    workspace: str | None,
+    db: Path,
+    *,
+    force: bool,
 ) -> Replayed:
     from weftline.agent.loader import load_agents_file
     from weftline.agent.replaying import offers, today
@@ -70,25 +85,34 @@ async def _replay(
     from weftline.replay.reading import read_export
     from weftline.replay.recorded import recorded_in_file, recorded_in_store
     from weftline.replay.replaying import replay_runs
+    from weftline.tools.loader import load_tools_file
 
-    now = today(None if agents is None else load_agents_file(agents).agents.values())
+    code = None if agents is None else load_agents_file(agents)
+    found = None if code is None else code.agents.values()
+    named = {**({} if code is None else code.tools), **({} if tools is None else load_tools_file(tools))}
+    now = today(found, tools=named)
+    in_test = today(found)  # which has the agents alone
     file = Path(run)
     if await asyncio.to_thread(file.is_file):
         runs = recorded_in_file(await asyncio.to_thread(read_export, file))
         done = await replay_runs(runs, now)
-        if test is not None and done.divergence is None:
-            offered = await offers(runs, now)
+        if test is not None and _is_whole(done, agents):
+            offered = await offers(runs, in_test)
             await write_test(test, _lines(file), run_id=done.run, offered=offered, agents=agents, force=force)
         return done
     async with ended_runs(db, workspace) as stored:
         row = await stored.find(run)
         runs = await recorded_in_store(stored.log, row)
         done = await replay_runs(runs, now)
-        if test is not None and done.divergence is None:
-            offered = await offers(runs, now)
+        if test is not None and _is_whole(done, agents):
+            offered = await offers(runs, in_test)
             lines = export_lines(stored.log, row)
             await write_test(test, lines, run_id=done.run, offered=offered, agents=agents, force=force)
         return done
+
+
+def _is_whole(done: Replayed, agents: Path | None) -> bool:
+    return done.divergence is None and not (done.code_missing and agents is not None)
 
 
 async def _lines(file: Path) -> AsyncGenerator[bytes]:

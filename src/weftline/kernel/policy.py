@@ -71,9 +71,10 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         tool = above.restrict_to_tool if self.restrict_to_tool is None else self.restrict_to_tool
         if above.restrict_to_tool not in (None, tool):
             clauses.append(TagClause(()))
-        rules = {**above.per_tool_timeout_us, **self.per_tool_timeout_us}
-        for name in above.per_tool_timeout_us.keys() & self.per_tool_timeout_us.keys():
-            rules[name] = min(above.per_tool_timeout_us[name], self.per_tool_timeout_us[name])
+        # A rule for a tool wins over those for more tools: so each has to be within what the other policy says there.
+        patterns = [*above.per_tool_timeout_us, *self.per_tool_timeout_us]
+        limits = {name: tighter(above._tool_timeout_us(name), self._tool_timeout_us(name)) for name in patterns}
+        rules = {name: limit for name, limit in limits.items() if limit is not None}
         return PolicyRule(
             max_tool_calls=tighter(above.max_tool_calls, self.max_tool_calls),
             per_turn_max_tool_calls=tighter(above.per_turn_max_tool_calls, self.per_turn_max_tool_calls),
@@ -104,17 +105,25 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
         The rule with its name, else the longest beginning of it, else the shorter of its own and that for all tools.
         """
-        rules = {name: limit for name, limit in self.per_tool_timeout_us.items() if limit > 0}
-        found = rules.get(tool)
-        if found is None:
-            prefixes = [name for name in rules if name.endswith("*") and tool.startswith(name[:-1])]
-            found = rules[max(prefixes, key=len)] if prefixes else None
+        found = self._rule_us(tool)
         if found is not None:
             return found / 1_000_000
         limits = [own_s] if own_s else []
         if self.tool_timeout_us:
             limits.append(self.tool_timeout_us / 1_000_000)
         return min(limits) if limits else None
+
+    def _tool_timeout_us(self, pattern: str) -> int | None:
+        """What holds for all tools of a pattern for which there is nothing more special."""
+        found = self._rule_us(pattern)
+        return self.tool_timeout_us or None if found is None else found
+
+    def _rule_us(self, tool: str) -> int | None:
+        rules = {name: limit for name, limit in self.per_tool_timeout_us.items() if limit > 0}
+        if tool in rules:
+            return rules[tool]
+        prefixes = [name for name in rules if name.endswith("*") and tool.startswith(name[:-1])]
+        return rules[max(prefixes, key=len)] if prefixes else None
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

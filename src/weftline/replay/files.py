@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from weftline.errors import Conflict
+from weftline.errors import Conflict, InvalidRequest
 
 
 async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = False) -> Path:
@@ -25,10 +25,15 @@ async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = F
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
-    """A file that has its name only once everything is in it. Raises `Conflict` if the name is taken."""
+    """A file that has its name only once everything is in it. Raises `Conflict` if the name is taken, and
+    `InvalidRequest` if there can be no such file.
+    """
     if path.exists() and not force:
         raise Conflict(f"{path} exists already.")
-    handle, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}.") from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

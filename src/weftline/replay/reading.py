@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from weftline.errors import InvalidRequest
+from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FORMAT, KNOWN_RULES
 from weftline.messages import Blob
+from weftline.plan import decode_plan
 from weftline.replay.format import (
     VERSION,
     BlobLine,
@@ -29,6 +32,7 @@ from weftline.replay.format import (
     version_of,
 )
 from weftline.runtime import ids
+from weftline.runtime.conversation import blobs_of
 from weftline.store.base import Stored
 
 
@@ -71,6 +75,7 @@ class _Reader:
         self._runs: dict[str, ExportedRun] = {}
         self._digests: dict[str, Digest] = {}
         self._blobs: list[Blob] = []
+        self._blob_lines: dict[str, int] = {}
         self._ended = False
 
     def read(self, lines: Iterable[bytes]) -> Export:
@@ -113,7 +118,7 @@ class _Reader:
             case MessageLine():
                 self._run(line.run).history.append(bytes(line.message))
             case BlobLine():
-                self._blobs.append(Blob(line.id, line.data))
+                self._take_blob(line)
             case OfferedLine():
                 self._run(line.run).offered = line.offered
             case EndLine():
@@ -122,6 +127,15 @@ class _Reader:
                 self._ended = True
             case HeaderLine():
                 raise self._wrong("there is a second header")
+
+    def _take_blob(self, line: BlobLine) -> None:
+        # Contents are shared by all runs of a store that name them: another one under this id would be everybody's.
+        if sha256(line.data).hexdigest() != line.id:
+            raise self._wrong(f"the content {line.id[:64]!r} is not what its id, a digest, says")
+        if line.id in self._blob_lines:
+            raise self._wrong(f"the content {line.id} is there twice")
+        self._blob_lines[line.id] = self._at
+        self._blobs.append(Blob(line.id, line.data))
 
     def _take_entry(self, line: EntryLine, encoded: bytes) -> None:
         run, item = self._run(line.run), stored(line)
@@ -152,6 +166,18 @@ class _Reader:
                 raise self._wrong(f"the log of {run_id} is not all there")
             if self._digests[run_id].hex != run.row.sha256:
                 raise self._wrong(f"the digest of {run_id} in the header is not that of its entries")
+        named = {id for run in self._runs.values() for id in self._named(run)}
+        for id, line in self._blob_lines.items():
+            if id not in named:
+                self._at = line
+                raise self._wrong(f"no run of the file names the content {id}")
+
+    def _named(self, run: ExportedRun) -> set[str]:
+        try:
+            history = [decode_message(message) for message in run.history]
+            return blobs_of([*history, *decode_plan(decode_created(run.items[0].body).plan).messages])
+        except UNREADABLE:
+            raise self._wrong(f"the messages of {run.row.id} cannot be read") from None
 
     def _decoded(self, line: bytes) -> Line:
         try:

@@ -70,6 +70,8 @@ class Replayed(Struct, frozen=True):
     divergence: Divergence | None = None
     code_missing: bool = False
     """The agent's code was not here: its prompt, its tools and its handling of arguments were not compared."""
+    tools_missing: tuple[str, ...] = ()
+    """The tools of the run's server that were not here: they were taken to be as they were."""
 
     def __str__(self) -> str:
         if self.divergence is not None:
@@ -92,6 +94,7 @@ async def replay_runs(runs: Sequence[Recorded], today: Today) -> Replayed:
         runs=len(done),
         divergence=done[-1].divergence,
         code_missing=any(one.code_missing for one in done),
+        tools_missing=tuple(dict.fromkeys([name for one in done for name in one.tools_missing])),
     )
 
 
@@ -143,7 +146,15 @@ class _Replay:
         except _Diverged as error:
             divergence = error.divergence
         run_id, status = self._recorded.run_id, self._state.status
-        return Replayed(run_id, status, self._turns, self._calls, divergence=divergence, code_missing=missing)
+        return Replayed(
+            run_id,
+            status,
+            self._turns,
+            self._calls,
+            divergence=divergence,
+            code_missing=missing,
+            tools_missing=known.missing,
+        )
 
     async def _follow(self, item: Stored, facts: AsyncIterator[Stored], history: Sequence[bytes]) -> None:
         """Takes in the next fact of the log, and those that belong to the same decision."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from weftline.plan import A2ARef, McpRef, RunPlan, StoredRef
+from weftline.plan import A2ARef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
+from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 
 
@@ -18,6 +21,8 @@ class Known(Struct):
     complete: bool = True
     """Whether these are all tools of the run. What is not here is taken to be as it was."""
     system: str | UnsetType | None = UNSET
+    missing: tuple[str, ...] = ()
+    """The tools of the run's server that are not here."""
 
 
 class Today(Protocol):
@@ -27,12 +32,28 @@ class Today(Protocol):
 class NoAgents:
     """Of runs that clients described: their tools are in their plans, except for those of other servers."""
 
-    def __init__(self) -> None:
-        self._tools = ServerTools(builtin_tools())
+    def __init__(self, tools: Mapping[str, Tool] | None = None) -> None:
+        """`tools` are those of the run's server, as far as they are here."""
+        named = {**builtin_tools(), **(tools or {})}
+        self._tools = ServerTools(named)
 
     async def open(self, plan: RunPlan, run: RunName) -> Known:
-        toolbox = await self._tools.open(plan, run=run)
-        return Known(toolbox, complete=plan.code is None and not has_tools_elsewhere(plan))
+        refs = [replace(ref, name=own_name(ref)) if isinstance(ref, ServerRef) else ref for ref in plan.tools]
+        toolbox = await self._tools.open(replace(plan, tools=tuple(refs)), run=run)
+        missing = missing_tools(plan, toolbox)
+        complete = plan.code is None and not missing and not has_tools_elsewhere(plan)
+        return Known(toolbox, complete=complete, missing=missing)
+
+
+def own_name(ref: ServerRef) -> str:
+    """The name of a tool that may have been asked for as `@file/tool-name`: here the file may be called otherwise."""
+    return ref.name.rpartition("/")[2].replace("-", "_") if ref.name.startswith("@") else ref.name
+
+
+def missing_tools(plan: RunPlan, toolbox: Toolbox) -> tuple[str, ...]:
+    """The tools of the run's server that a toolbox does not have."""
+    refs = [ref for ref in plan.tools if isinstance(ref, ServerRef)]
+    return tuple([ref.name for ref in refs if toolbox.get(own_name(ref)) is None])
 
 
 def has_tools_elsewhere(plan: RunPlan) -> bool:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 _SALT = 12
 _SALTS_AT_ONCE = 64
+_HEX = frozenset("0123456789abcdef")
 
 
 class _Salts:
@@ -48,6 +49,8 @@ def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
     if not identity.startswith(prefix) or not len(prefix) + _SALT < len(identity) <= len(prefix) + _SALT + 15:
         return None
     digits, salt = identity[len(prefix) : -_SALT], identity[-_SALT:]
+    if not _HEX.issuperset(salt):
+        return None
     try:
         key = int(digits, 16)
     except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 from pydantic import Field
@@ -20,13 +20,13 @@ from weftline.server.parsing import parsed
 from weftline.server.planning import plan_of
 from weftline.server.schemas.awaits import parsed_as
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
+from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.context import Workspaces
 
-_INPUT = ("prompt", "messages", "attachments")
 _OWN = ("turn", "message")
 _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
 
@@ -96,7 +96,7 @@ async def fork_run(
 ) -> str:
     """Starts the fork; returns its id. Raises before anything is created if the fork cannot be."""
     point = await fork_point(engine.logs, row, turn=fork.turn)
-    changed = await _changed(at, point, fork.changes, message=fork.message)
+    changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages:
         raise InvalidRequest("The run has no messages to go on from.")
@@ -112,13 +112,13 @@ async def fork_run(
     )
 
 
-async def _changed(at: Workspaces, point: ForkPoint, changes: dict[str, Any], *, message: str | None) -> _Changed:
+async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: bool) -> _Changed:
     if point.sent is None:
-        return _Changed(_replaced(point.plan, changes), None, {})
-    spec = {name: value for name, value in decode(point.sent, type=dict[str, Any]).items() if name not in _INPUT}
+        return _Changed(_replaced(point.plan, fork.changes), None, {})
+    spec = fork_spec(point.sent, encode(fork.changes), in_session=in_session)
     # Checked like the spec of a new run, which has an input.
-    spec = {**spec, **changes, "prompt": message or f"(forked from {point.origin.run}, turn {point.origin.turn})"}
-    body = await parsed(parse_run, encode(spec))
+    prompt = fork.message or f"(forked from {point.origin.run}, turn {point.origin.turn})"
+    body = await parsed(parse_run, encode({**decode(spec, type=dict[str, Raw]), "prompt": prompt}))
     plan = await parsed(partial(plan_of, at), body.spec)
     return _Changed(plan, body.spec, body.secrets, body.metadata)
 

@@ -76,6 +76,12 @@ def dialled_urls(spec: bytes) -> dict[str, str]:
     }
 
 
+def dialled_tools(spec: bytes) -> dict[str, bytes]:
+    """The tools that the server dials as they were sent, by tool name."""
+    refs = [(tool_ref(raw), raw) for raw in _items(decode_fields(spec))]
+    return {ref.name: bytes(raw) for ref, raw in refs if isinstance(ref, McpRef | A2ARef)}
+
+
 def client_side_tools(spec: bytes) -> list[str]:
     """The names of the tools that the client carries out."""
     refs = (tool_ref(raw) for raw in _items(decode_fields(spec)))
