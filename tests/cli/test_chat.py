@@ -155,6 +155,7 @@ def test_ctrl_c_at_a_question_cancels_the_answer(tmp_path: Path) -> None:
         chat.say("Go.\n")
         chat.until("[y/n, or why not] ")
         os.kill(chat.pid, signal.SIGINT)
+        chat.say("\n")  # as above
         assert "cancelled" in chat.until("> ")
         chat.say("/quit\n")
 
