@@ -223,6 +223,7 @@ async def test_a_call_that_does_not_let_itself_be_cancelled_holds_up_nobody(monk
 async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", logger="weftline.sandbox")
     wrapper = tmp_path / "bwrap"
     wrapper.write_text("#!/bin/sh\nexit 1\n")
     wrapper.chmod(0o755)
