@@ -104,7 +104,7 @@ async def test_keys_with_half_a_character_do_not_become_one(sandbox: Sandbox) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what state a process is in")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(sent: signal.Signals) -> None:
-    pool = Pool(lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), shown=()), warm=1, isolation="off")
+    pool = Pool(lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), shown=()), warm=0, isolation="off")
     engine = await pool.take()
     await pool.give_back(engine)
     os.kill(engine.pid, sent)
@@ -118,17 +118,35 @@ async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(s
 
 
 @pytest.mark.skipif(not (shutil.which("setpriv") or shutil.which("bwrap")), reason="needs setpriv or bubblewrap")
-async def test_a_tight_loop_ends_with_a_host_that_is_killed() -> None:
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [
+        ("typescript", "import { begun } from 'host'; await begun(); for (;;); export default 1"),
+        ("python", "from host import begun\nawait begun()\nwhile True:\n    pass\ndefault = 1"),
+    ],
+)
+async def test_a_tight_loop_ends_with_a_host_that_is_killed(language: str, source: str) -> None:
     host = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", HOST), stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-c", HOST, language, source),
+        stdout=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL,
     )
     assert host.stdout is not None
     async with asyncio.timeout(60):
-        loops = int(await host.stdout.readline())
+        engine = int(await host.stdout.readline())
+        assert await host.stdout.readline() == b"begun\n"
+        loops = [engine, *children_of(engine)]
+        assert len(loops) > 1 or language == "typescript"  # a worker has its interpreters as children
         host.kill()
         await host.wait()
-        while not has_ended(loops):  # noqa: ASYNC110 - nobody tells of it
+        while not all(map(has_ended, loops)):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
+
+
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
+    ]
 
 
 def has_ended(pid: int) -> bool:
@@ -139,9 +157,13 @@ def has_ended(pid: int) -> bool:
 
 
 HOST = """
-import asyncio
+import asyncio, sys
 from weftline.sandbox import Sandbox, process
 from weftline.sandbox.deno import DenoEngine
+from weftline.sandbox.monty import MontyEngine
+
+async def begun():
+    print("begun", flush=True)
 
 async def main():
     taken = process.Pool.take
@@ -150,7 +172,8 @@ async def main():
         print(engine.pid, flush=True)
         return engine
     process.Pool.take = told
-    await Sandbox(engines=[DenoEngine(warm=0)], safety_cap_s=100).run_code("for (;;); export default 1")
+    sandbox = Sandbox(engines=[DenoEngine(warm=0), MontyEngine(warm=0)], safety_cap_s=100)
+    await sandbox.run_code(sys.argv[2], language=sys.argv[1], imports={"host": {"begun": begun}})
 
 asyncio.run(main())
 """

@@ -418,7 +418,7 @@ async def main() -> None:
                 running = asyncio.create_task(session.run(pool))
             elif session is not None and line.startswith(session.token):  # the code that asked may be over
                 session.answer(*decode_json(line.removeprefix(session.token)))
-    _stop()
+        _stop()  # not after the block, whose end waits for code that is running
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ class Pool:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         wrapper = bubblewrap() if self._isolation != "off" else None
         wrapped = [] if wrapper is None else _inside(wrapper, program, self._directory)
-        alone = _ends_with_host()
+        alone = _ends_with_host(program)
         engine = None
         for _ in range(_STARTS):
             engine = engine or await self._launched([*(wrapped or alone), *program.args], program, memory_limit_bytes)
@@ -301,10 +301,14 @@ def own_directory() -> str:
     return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
 
 
-def _ends_with_host() -> list[str]:
-    """What makes the kernel kill a process when its host is killed; bubblewrap does it too."""
+def _ends_with_host(program: Program) -> list[str]:
+    """What makes the kernel end a process when its host is killed; bubblewrap does it too.
+
+    One with children is told to stop instead: killed, it would leave them behind.
+    """
     setter = shutil.which("setpriv") if sys.platform == "linux" else None
-    return [] if setter is None else [setter, "--pdeathsig", "KILL", "--"]
+    sent = "TERM" if program.has_children else "KILL"
+    return [] if setter is None else [setter, "--pdeathsig", sent, "--"]
 
 
 def bubblewrap() -> str | None:
