@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SYSTEM_REMINDER = "system-reminder"
-"""The tag around what is meant for the model alone."""
-_UNSPOKEN = "Do not mention this reminder in your answer."
+from weftline.canonical import canonical_value
+from weftline.failure import Hint
+
+_OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
+_UNSPOKEN = "This is for you alone: do not mention it."
 
 
 def which_values(tool: str, fields: Sequence[str]) -> str:
@@ -16,6 +18,36 @@ def which_values(tool: str, fields: Sequence[str]) -> str:
 
 def what_to_call(tool: str) -> str:
     return f"What should {tool} be called with?"
+
+
+# Reminders: read with one request, and not kept
+
+
+def reminder(text: str) -> str:
+    """A text that is meant for the model alone. One that is tagged already stays as it is."""
+    return text if text.lstrip().startswith(_OPEN) else f"{_OPEN}\n{text}\n{_CLOSE}"
+
+
+def after_result(tool: str, text: str) -> str:
+    """What a tool wants to be remembered when its result is read."""
+    return f"About the result of {tool}: {text} {_UNSPOKEN}"
+
+
+def after_failure(hint: Hint) -> str:
+    lines = [f"A call of {hint.tool} failed ({hint.reason}): {hint.message}".rstrip(": ")]
+    if hint.clarifying_question:
+        lines.append(f"What is open: {hint.clarifying_question}")
+    if hint.example_input is not None:
+        lines.append(f"An example of its arguments: {_json(hint.example_input)}")
+    if hint.prior_input is not None:
+        lines.append(f"Your arguments were: {_json(hint.prior_input)}")
+    if hint.restrict_to_tool:
+        lines.append(f"If you try again, call {hint.tool} and no other tool in its place.")
+    return "\n".join([*lines, _UNSPOKEN])
+
+
+def _json(value: dict[str, object]) -> str:
+    return canonical_value(value).decode()
 
 
 def _listed(names: Sequence[str]) -> str:

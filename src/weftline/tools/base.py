@@ -221,6 +221,11 @@ def ends_run(tool: Tool) -> bool:
     return bool(getattr(tool, "terminal", False))
 
 
+def reminder_of(tool: Tool) -> str:
+    """What a model is reminded of when it reads a result of it; "" for nothing."""
+    return str(getattr(tool, "reminder", ""))
+
+
 @runtime_checkable
 class ReplacesContent(Protocol):
     """A tool that replaces something as a whole, and can show it before."""

@@ -93,6 +93,7 @@ class FunctionTool(Generic[P, R, D]):
         bookkeeping: bool = False,
         terminal: bool = False,
         example: Mapping[str, Any] | None = None,
+        reminder: str = "",
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -114,6 +115,7 @@ class FunctionTool(Generic[P, R, D]):
         self.bookkeeping = bookkeeping
         self.terminal = terminal
         self.example = _checked_example(self.name, example)
+        self.reminder = reminder
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -292,6 +294,7 @@ def tool(
     bookkeeping: bool = False,
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
+    reminder: str = "",
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -310,6 +313,7 @@ def tool(
     bookkeeping: bool = False,
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
+    reminder: str = "",
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -336,6 +340,7 @@ def tool(
         bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
         example: Arguments of a call as it should be, which a model is shown after one that did not fit.
+        reminder: What a model is reminded of when it reads a result, in that request only.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -358,6 +363,7 @@ def tool(
             bookkeeping=bookkeeping,
             terminal=terminal,
             example=example,
+            reminder=reminder,
         )
 
     return made if fn is None else made(fn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct, ValidationError, convert
+from msgspec.json import encode
 from msgspec.structs import asdict
 
 from weftline.errors import Issue, invalid
@@ -21,6 +22,7 @@ from weftline.kernel.bodies import ClosedBody
 from weftline.kernel.entries import CallClosed
 from weftline.outcome import telemetry_of
 from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
+from weftline.wire.limits import MAX_FAILURE_BYTES
 
 
 class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -51,6 +53,8 @@ def require_failure(sent: SentFailure, *, error: str | None) -> None:
     """Raises `InvalidRequest` for one that cannot be."""
     if error is None:
         raise invalid([Issue("failure", "goes with `error`; a call that has succeeded has not failed")])
+    if len(encode(sent)) > MAX_FAILURE_BYTES:
+        raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
     if fault := recovery_fault(sent.kind or "domain_rejection", sent.recovery):
         raise invalid([Issue("failure.recovery", fault)])
 
