@@ -67,7 +67,14 @@ async def test_an_error_reaches_the_model_and_the_run_goes_on(api: Api) -> None:
         assert (await api.answer(run, call, error="no such thing")).status == 200
         frames = await stream.rest()
     (failed,) = of_type(frames, "local_tool_result_in")
-    assert failed.payload == {"toolUseId": call, "name": "lookup", "error": "no such thing", "how": "failed"}
+    assert failed.payload == {
+        "toolUseId": call,
+        "name": "lookup",
+        "error": "no such thing",
+        "how": "failed",
+        "telemetry": {"durationMs": 0},
+        "failure": {"kind": "domain_rejection", "recovery": "correct_call"},
+    }
     assert frames[-1]["text"] == "found no such thing"
 
 
