@@ -18,6 +18,7 @@ from weftline.agent.code import AgentCode
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.deps import LEAVE_S, OwnedDeps
+from weftline.agent.digests import AgentDigests, below, joined
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
 from weftline.agent.given import is_toolset, name_of
@@ -29,6 +30,7 @@ from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest
+from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
@@ -76,6 +78,7 @@ class AgentTools:
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_of: FactsOf | None = None
         """Reads the log of a run, for whoever observes the agent's runs."""
+        self.code = AgentDigests()
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -147,6 +150,18 @@ class AgentTools:
     def knows(self, plan: RunPlan) -> bool:
         return plan.code is None or plan.code in self._setups
 
+    def digests(self, plan: RunPlan) -> Digests | None:
+        others = self.others.digests(plan)
+        agent = None if plan.code is None else self.find(plan.code)
+        found = None if agent is None else below(agent, plan.path)
+        if found is None:
+            return others if plan.code is None else None
+        agent, only = found
+        if only is None and plan.only is None:
+            return joined(self.code.of(agent, plan), others)
+        has = [name for name in self.code.names(agent) if (only is None or name in only) and is_among(plan.only, name)]
+        return joined(self.code.of(agent, plan, only=has), others)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
@@ -202,6 +217,7 @@ class AgentTools:
             hooks=hooks,
             output=None if plan.output_schema is None else agent.output_type,
             instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
+            newest=agent.instructions,
             deps=deps,
             owned=owned,
             problem=problem,

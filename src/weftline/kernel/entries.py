@@ -24,10 +24,11 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 4
+FORMAT = 5
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -151,6 +152,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    on_deploy: OnDeploy = "adopt"
+    """What becomes of the run when other code than before would carry it on."""
 
 
 class ModelRef(Head, frozen=True):
@@ -555,6 +558,7 @@ Fact: TypeAlias = (
     | CapReached
     | PolicyDecided
     | RunUnattended
+    | DeployAdopted
     | RunEnded
 )
 
