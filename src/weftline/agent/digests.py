@@ -37,14 +37,14 @@ class AgentDigests:
 
     def names(self, agent: Definition[Any, Any]) -> list[str]:
         """Those of its tools, and of its sets of tools."""
-        return [name for name, _, _ in self._of(agent).tools]
+        return [name for name, _, _ in self._known_of(agent).tools]
 
     def of(self, agent: Definition[Any, Any], plan: RunPlan, *, only: Collection[str] | None = None) -> Digests:
         """What a run with this plan rests on. `only` has the names of the tools that it has; None for all.
 
         A plan without digests is that of a new run: a prompt that is not the agent's was given with it.
         """
-        known = self._of(agent)
+        known = self._known_of(agent)
         found = known.whole
         if only is not None:
             found = self._digests(found.prompt, [one for one in known.tools if one[0] in only], known.hooks)
@@ -52,7 +52,7 @@ class AgentDigests:
         given = begun.given if begun is not None else plan.system is not None and plan.system != agent.instructions
         return replace(found, prompt=digest("text", plan.system or ""), given=True) if given else found
 
-    def _of(self, agent: Definition[Any, Any]) -> _Known:
+    def _known_of(self, agent: Definition[Any, Any]) -> _Known:
         basis = (agent.tools, agent.instructions, len(agent.hooks), agent.policy_engine, self.version)
         known = self._known.get(agent)
         if known is not None and known.basis == basis:

@@ -95,7 +95,7 @@ class Engine(EndedRuns):
         self._slug = workspace
         self._drain_s = drain_s
         self._tools = AgentTools()
-        self._tools.code.version = code_version
+        self._code_version = code_version
         self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
@@ -163,6 +163,7 @@ class Engine(EndedRuns):
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
+            self._tools.use_version(self._code_version)
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)

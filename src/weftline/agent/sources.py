@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -88,6 +88,11 @@ class AgentTools:
             raise Conflict(f"There are two agents named {name!r}.")
         self._setups[name] = setup
 
+    def use_version(self, version: str | None) -> None:
+        """What the code of agents and tools is known by, in place of its source."""
+        self.code.version = version
+        self.others.use_version(version)
+
     def forget(self, name: str) -> None:
         self._setups.pop(name, None)
 
@@ -161,6 +166,14 @@ class AgentTools:
             return joined(self.code.of(agent, plan), others)
         has = [name for name in self.code.names(agent) if (only is None or name in only) and is_among(plan.only, name)]
         return joined(self.code.of(agent, plan, only=has), others)
+
+    def tool_names(self, plan: RunPlan) -> Collection[str] | None:
+        """The names of the tools of a run with this plan; None if some are known only when they are opened."""
+        agent = None if plan.code is None else self.find(plan.code)
+        found = None if agent is None else below(agent, plan.path)
+        if plan.code is None or found is None or any(is_toolset(one) for one in found[0].tools):
+            return None
+        return {one.spec.name for one in found[0].tools if not is_toolset(one)}
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)

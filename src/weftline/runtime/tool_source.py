@@ -88,7 +88,7 @@ class DialledTools:
         return self._own.knows(plan)
 
     def use_version(self, version: str | None) -> None:
-        self._own.version = version
+        self._own.use_version(version)
 
     def digests(self, plan: RunPlan) -> Digests | None:
         return self._own.digests(plan)

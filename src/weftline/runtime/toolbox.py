@@ -83,6 +83,10 @@ class ToolSource(Protocol):
         """Whether the plan's agent is here, if the run needs the code of one. A run without it waits."""
         ...
 
+    def use_version(self, version: str | None) -> None:
+        """What the code of the tools is known by, in place of its source."""
+        ...
+
     def digests(self, plan: RunPlan) -> Digests | None:
         """What a run with this plan rests on in this process; None if it needs no code of it, or that is not known."""
         ...
@@ -105,12 +109,15 @@ class ServerTools:
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
         self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
-        self.version: str | None = None
-        """The operator's word for the code of the tools, in place of their source."""
+        self._version: str | None = None
         self._digests: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def knows(self, plan: RunPlan) -> bool:
         return plan.code is None
+
+    def use_version(self, version: str | None) -> None:
+        self._version = version
+        self._digests.clear()
 
     def digests(self, plan: RunPlan) -> Digests | None:
         if not plan.tools:
@@ -127,7 +134,7 @@ class ServerTools:
         if len(self._digests) >= _BOXES:
             self._digests.clear()
         tools = [tool for name in names if (tool := self._plugin(name)) is not None]
-        code = [written(tool) for tool in tools] if self.version is None else ["version", self.version]
+        code = [written(tool) for tool in tools] if self._version is None else ["version", self._version]
         return digest(*[declared(tool) for tool in tools]), digest(*code)
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
