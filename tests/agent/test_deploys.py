@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, Limits, ToolGate, hook, tool
+from weftline.agent.options import RunOptions
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.deploys import Change, DeployAdopted, Digests
 from weftline.kernel.entries import decode_fact
@@ -166,13 +167,13 @@ class Stops:
 
 
 async def left_behind(
-    folder: Path, model: ScriptedModel, *, given: dict[str, Any] | None = None, **options: Any
+    folder: Path, model: ScriptedModel, *, given: RunOptions[object] | None = None, **options: Any
 ) -> str:
     """The id of a run that a process left in the middle of a call of `pay`."""
     stops = Stops()
     agent = billing(tools=[stops.tool], **options)
     async with Engine(folder, agents=[agent], models=catalog(model), drain_s=0) as engine:
-        run = await engine.start(agent, "Go.", **(given or {}))
+        run = await engine.start(agent, "Go.", **(given or RunOptions()))
         await stops.begun.wait()
         return run.id
 
