@@ -25,6 +25,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
@@ -160,6 +161,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    on_deploy: OnDeploy = "adopt"
+    """What becomes of the run when other code than before would carry it on."""
 
 
 class ModelRef(Head, frozen=True):
@@ -570,6 +573,7 @@ Fact: TypeAlias = (
     | CapReached
     | PolicyDecided
     | RunUnattended
+    | DeployAdopted
     | RunEnded
 )
 
