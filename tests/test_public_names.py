@@ -50,6 +50,7 @@ PUBLIC = [
     "ToolGate",
     "ToolInDoubt",
     "ToolOutput",
+    "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
     "Unknown",

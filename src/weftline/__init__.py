@@ -54,6 +54,7 @@ __all__ = [
     "ToolGate",
     "ToolInDoubt",
     "ToolOutput",
+    "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
     "Unknown",
@@ -116,7 +117,16 @@ if TYPE_CHECKING:
     from weftline.kernel.policy import TagClause
     from weftline.outcome import Telemetry
     from weftline.server.mounted import asgi
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import (
+        Happened,
+        ToolContext,
+        ToolFailed,
+        ToolInDoubt,
+        ToolOutput,
+        ToolQuestion,
+        Unknown,
+        WillNotHappen,
+    )
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
@@ -172,6 +182,7 @@ else:
         "ToolGate": "weftline.agent.hooks",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
+        "ToolQuestion": "weftline.tools.base",
         "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",

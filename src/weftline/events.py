@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.failure import CallFailure
+from weftline.failure import CallFailure, Clarification
 from weftline.messages import Usage
 from weftline.outcome import Telemetry, preview_of
 
@@ -156,7 +156,10 @@ class Note(Event, frozen=True):
 
 
 class AwaitOpened(Event, frozen=True):
-    """A person is asked about a call. `kind` is `confirm`, `question`, `plan` or `doubt`."""
+    """A person is asked about a call. `kind` is `confirm`, `question`, `plan`, `doubt` or `clarification`.
+
+    The last has a `clarification`: what the failed call lacks.
+    """
 
     id: str
     kind: str
@@ -165,12 +168,13 @@ class AwaitOpened(Event, frozen=True):
     args: dict[str, Any] = {}
     call_id: str = ""
     options: tuple[str, ...] = ()
+    clarification: Clarification | None = None
 
 
 class AwaitClosed(Event, frozen=True):
     """The question has its answer (`approved`, `denied`, `answered`), or needs none any more (`expired`, `withdrawn`).
 
-    `by` is who gave it; `args` are those of an approval that changed them.
+    `by` is who gave it; `args` are those of an approval that changed them; `labels` came with the answer.
     """
 
     id: str
@@ -178,6 +182,7 @@ class AwaitClosed(Event, frozen=True):
     by: str
     reason: str = ""
     args: dict[str, Any] | None = None
+    labels: dict[str, str] = {}
 
 
 class MessagesTaken(Event, frozen=True):

@@ -372,6 +372,8 @@ class AgentCode:
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
+        if output.asks is not None:
+            return output  # there is no result yet
         output = await self._after_running(call, output, raised)
         if not output.is_error:
             self._frame.dedup.remember(call, object_of(call.args), context.state)

@@ -127,13 +127,16 @@ def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
         args=object_of(asked.args),
         call_id=asked.call,
         options=asked.options,
+        clarification=asked.clarification,
     )
 
 
 def _answered(head: log.AwaitClosed, body: bytes) -> AnyEvent:
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     args = None if answer.args is UNSET else object_of(answer.args)
-    return events.AwaitClosed(id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args)
+    return events.AwaitClosed(
+        id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args, labels=answer.labels
+    )
 
 
 def _taken(head: log.MessagesTaken, body: bytes) -> AnyEvent:

@@ -19,7 +19,7 @@ from weftline.client.usage import spent_of, usage_of
 from weftline.events import AnyEvent, Event
 from weftline.net.sse import SseEvent
 from weftline.outcome import Telemetry
-from weftline.wire.hints import WireFailure, WireTelemetry
+from weftline.wire.hints import WireClarification, WireFailure, WireTelemetry
 
 S = TypeVar("S", bound=Struct)
 
@@ -180,6 +180,9 @@ def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyE
         fields = _read(shape, payload) | {"run_id": run_id, "seq": seq}
         if shape is events.CallFinished:
             fields |= _outcome(payload)
+        elif shape is events.AwaitOpened:
+            about = _known(payload, "clarification", WireClarification)
+            fields["clarification"] = None if about is None else about.clarification
         elif shape is events.ChildEnded or shape is events.ContextCompacted:
             fields["usage"] = usage_of(payload)
         elif kind == "local_tool_call":

@@ -14,7 +14,7 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Failure
+from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
 from weftline.outcome import Telemetry
 
@@ -94,6 +94,10 @@ class AwaitBody(Struct, omit_defaults=True):
     args: Raw
     options: tuple[str, ...] = ()
     multiple: bool = False
+    by_tool: bool = False
+    """The call has begun, and its tool asks in place of giving a result."""
+    clarification: Clarification | None = None
+    """What a failed call lacks."""
 
 
 class Pattern(Struct, omit_defaults=True):
@@ -119,6 +123,8 @@ class AnswerBody(Struct, omit_defaults=True):
     remember: Pattern | None = None
     sent: str = ""
     """Digest of the answer as it was given: whoever gives it again is told the same."""
+    labels: dict[str, str] = {}
+    """Whoever answered has given it these."""
 
 
 class RenderedBody(Struct, omit_defaults=True):

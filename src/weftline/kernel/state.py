@@ -75,6 +75,8 @@ class Call(Room, frozen=True):
     terminal: bool = False
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
+    asked_back: bool = False
+    """It has begun, and its tool has asked a person something in place of a result."""
 
     @property
     def held(self) -> bool:
@@ -118,6 +120,13 @@ class Batch(Room, frozen=True):
     """In a run with a policy: how many of those that count have succeeded."""
     bad: int = 0
     """And how many have failed."""
+    lacking: int | None = None
+    """The first call whose failure says that something is missing, until a person is asked for it."""
+
+    @property
+    def busy(self) -> int:
+        """How many of its calls are at work: not those that wait for a person."""
+        return len([index for index in self.running if not self.calls[index].asked_back])
 
 
 class Question(Room, frozen=True):
@@ -359,7 +368,7 @@ class State(Room, frozen=True):
         if self.attempt.open or self.compaction.open:
             return True
         running = [self.batch.calls[index] for index in self.batch.running]
-        return any(call.child is None and not call.awaiting for call in running)
+        return any(call.child is None and not call.awaiting and not call.asked_back for call in running)
 
     @property
     def keeps_time(self) -> bool:
@@ -375,9 +384,9 @@ class State(Room, frozen=True):
             return False
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
-        if batch.running and (not batch.concurrent or len(batch.running) >= limits.max_concurrent_calls):
+        if batch.busy and (not batch.concurrent or batch.busy >= limits.max_concurrent_calls):
             return True  # nothing begins beside a call in doubt
-        if not batch.running and any(message.mode == "steer" for message in self.control.queue):
+        if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
         return all(call.stage == "closed" or call.awaiting or call.offered for call in batch.calls)
 

@@ -18,15 +18,17 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.canonical import canonical_value
 from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import AnswerBody, AskBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallGated,
     ChildEnded,
@@ -65,6 +67,7 @@ _PARTS = (
     DeployAdopted,
     TurnCompleted,
     CallGated,
+    AwaitOpened,
     AwaitClosed,
     ChildEnded,
     CallClosed,
@@ -109,6 +112,8 @@ class Conversation:
         """What the gates made of the latest turn's calls, by index."""
         self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
         """What people said about the latest turn's calls, by index."""
+        self.asked_back: dict[int, AskBody] = {}
+        """What tools of the latest turn have asked people in place of giving a result, by index."""
         self.allowed: list[tuple[str, Pattern]] = []
         """Approvals that cover later calls, too, with the ids of their awaits."""
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
@@ -142,6 +147,8 @@ class Conversation:
         self.hints: dict[int, Hint] = {}
         """What would help after those that failed."""
         self._open = 0
+        self._clarifying = ""
+        """The await that asks for what a failed call lacks."""
         self._queued: dict[str, User] = {}
         self._after_results: tuple[str, ...] = ()
         """What the model reads once every call of the turn has its result."""
@@ -271,6 +278,12 @@ class Conversation:
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallGated():
                 self._gate(head.index, bodies.decode_gated(body))
+            case AwaitOpened():
+                asked = bodies.decode_await(body)
+                if asked.clarification is not None:
+                    self._clarifying = head.id
+                if asked.by_tool:
+                    self.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
             case AwaitClosed():
                 self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
             case ChildEnded():
@@ -347,6 +360,7 @@ class Conversation:
         self.failure = self.partial = self.rejected = ""
         self.gated = {}
         self.answers = {}
+        self.asked_back = {}
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
@@ -364,6 +378,12 @@ class Conversation:
             self.args[index] = bytes(gated.args)
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        if head.id == self._clarifying:
+            # The call has its result: this is what it lacked, in a person's own words.
+            text = _in_words(answer)
+            if text:
+                self._add(User.of(text), len(text))
+            return
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
@@ -393,6 +413,11 @@ class Conversation:
     def _grow(self, size: int) -> None:
         self.size += size
         self._whole_size += size
+
+
+def _in_words(answer: AnswerBody) -> str:
+    value: object = answer.reason if answer.value is UNSET else decode(answer.value)
+    return value.strip() if isinstance(value, str) else canonical_value(value).decode()
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:

@@ -17,7 +17,7 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
 from weftline.runtime import ids
-from weftline.runtime.awaits import ask_about_doubt, with_edits
+from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
@@ -26,6 +26,7 @@ from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
+from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.results import output_of, raised_by
 
@@ -87,6 +88,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             how, output = "failed", raised_by(call.name, error)
     finally:
         notes.close()
+    if output.asks is not None and state.limits.interrupts_allowed:
+        ask = Ask(output.asks.prompt, "question", output.asks.options, output.asks.multiple, (), output.asks_for_s)
+        return Outcome(ask_back(command, call, state, work, ask), command.attempt)
+    if output.asks is not None:
+        how, output = "failed", ToolOutput.of(prompts.nobody_to_ask(output.asks.prompt), is_error=True)
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
     active_us = int((loop.time() - started) * 1_000_000)

@@ -36,10 +36,12 @@ from weftline.tools.base import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    ToolQuestion,
     Unknown,
     WillNotHappen,
 )
-from weftline.tools.results import error_of, output_of
+from weftline.tools.results import error_of, output_of, question_of
+from weftline.tools.returned import ReturnType
 from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
 from weftline.tools.workers import shared_workers
 
@@ -130,6 +132,7 @@ class FunctionTool(Generic[P, R, D]):
             require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
+        self._returns: ReturnType | None = None
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -185,6 +188,13 @@ class FunctionTool(Generic[P, R, D]):
             raise
         # A plain function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
+
+    def result_fault(self, value: object) -> str:
+        """What is wrong with an answer of a person's as a result of the function; "" if nothing is."""
+        if self._returns is None:
+            hints = self._hints or resolved_hints(self._fn) or {}
+            self._returns = ReturnType(hints.get("return", Any))
+        return self._returns.fault(value)
 
     def asks_people(self, args: bytes) -> Ask | None:
         """What a person is asked before a call with these arguments begins; None if nobody is."""
@@ -263,6 +273,8 @@ class FunctionTool(Generic[P, R, D]):
 
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
+        if isinstance(error, ToolQuestion):
+            return question_of(error)
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)

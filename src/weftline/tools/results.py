@@ -16,9 +16,10 @@ import msgspec
 from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, recovery_by
+from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
-from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput
+from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
@@ -62,6 +63,12 @@ def error_of(error: BaseException) -> ToolOutput:
     text = whole(message or prompts.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
+
+
+def question_of(error: ToolQuestion) -> ToolOutput:
+    """What there is of a result when a tool has asked a person for it."""
+    ask = AskBody(whole(error.question), tuple([whole(one) for one in error.options]), error.multiple)
+    return ToolOutput((Text(ask.prompt),), asks=ask, asks_for_s=error.timeout_s)
 
 
 def raised_by(tool: str, error: BaseException) -> ToolOutput:

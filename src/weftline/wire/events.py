@@ -63,6 +63,7 @@ from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import preview_of
 from weftline.plan import agent_of
 from weftline.wire.failures import shown_failure, shown_telemetry
+from weftline.wire.hints import shown_clarification
 from weftline.wire.responses import tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -211,6 +212,8 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
     }
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
+    if asked.clarification is not None:
+        payload["clarification"] = shown_clarification(asked.clarification)
     return "await_opened", encode(payload)
 
 
@@ -223,6 +226,8 @@ def _await_closed(head: AwaitClosed, body: bytes) -> tuple[str, bytes]:
         payload["args"] = answer.args
     if answer.remember is not None:
         payload["remember"] = answer.remember
+    if answer.labels:
+        payload["labels"] = answer.labels
     return "await_closed", encode(payload)
 
 

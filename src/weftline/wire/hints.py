@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from weftline.failure import CallFailure, FailureKind, FieldIssue, Hint, HintReason, Recovery
+from weftline.failure import CallFailure, Clarification, FailureKind, FieldIssue, Hint, HintReason, Recovery
 from weftline.outcome import Telemetry
 
 
@@ -27,6 +27,23 @@ class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def hint(self) -> Hint:
         return Hint(**asdict(self))
+
+
+class WireClarification(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a person is shown who is asked for what a failed call lacks."""
+
+    missing_fields: tuple[str, ...] = ()
+    restrict_to_tool: str = ""
+    example_input: dict[str, Any] | None = None
+    clarifying_prompt: str = ""
+
+    @property
+    def clarification(self) -> Clarification:
+        return Clarification(**asdict(self))
+
+
+def shown_clarification(one: Clarification) -> WireClarification:
+    return WireClarification(**asdict(one))
 
 
 class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
