@@ -374,8 +374,11 @@ class Conversation:
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    said = [message for message in messages if type(message) is Assistant]
-    return dict.fromkeys([call.id for message in said for call in message.calls])
+    ids: dict[str, None] = {}
+    for message in messages:
+        if type(message) is Assistant:
+            ids |= dict.fromkeys([call.id for call in message.calls])
+    return ids
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
