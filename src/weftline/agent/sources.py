@@ -178,7 +178,9 @@ class AgentTools:
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
-        own = set[str]() if agent is None else {one.spec.name for one in agent.tools if not is_toolset(one)}
+        if agent is None:
+            return
+        own = {one.spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
             # What is only known when it is opened is found out then.
             name = getattr(ref, "name", None)

@@ -18,8 +18,9 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import AnswerBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
@@ -139,8 +140,10 @@ class Conversation:
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
         """The messages with their contents, by whether notes stand in for images."""
-        self._results: dict[int, ToolResult] = {}
+        self.results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
+        self.hints: dict[int, Hint] = {}
+        """What would help after those that failed."""
         self._open = 0
         self._queued: dict[str, User] = {}
         self._after_results: tuple[str, ...] = ()
@@ -207,7 +210,7 @@ class Conversation:
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for result in self._results.values():
+        for result in self.results.values():
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):
@@ -269,12 +272,6 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
-            case CallGated():
-                self._gate(head.index, bodies.decode_gated(body))
-            case AwaitClosed():
-                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
-            case ChildEnded():
-                self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
@@ -282,13 +279,21 @@ class Conversation:
                     self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                self.results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                if head.is_error:
+                    self._hint(head, closed)
                 self._grow(len(body))
-                if len(self._results) == self._open:
-                    self._add(ToolResults(tuple([self._results[index] for index in sorted(self._results)])), 0)
+                if len(self.results) == self._open:
+                    self._add(ToolResults(tuple([self.results[index] for index in sorted(self.results)])), 0)
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
+            case AwaitClosed():
+                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
+            case ChildEnded():
+                self.children[head.index] = head, bodies.decode_ended(body)
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -348,7 +353,8 @@ class Conversation:
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
-        self._results = {}
+        self.results = {}
+        self.hints = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
@@ -371,6 +377,11 @@ class Conversation:
         if answer.remember is not None and head.outcome == "approved":
             self.allowed.append((head.id, answer.remember))
 
+    def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
+        hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
+        if hint is not None:
+            self.hints[head.index] = hint
+
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:
             return
@@ -392,8 +403,11 @@ class Conversation:
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    said = [message for message in messages if isinstance(message, Assistant)]
-    return dict.fromkeys([call.id for message in said for call in message.calls])
+    ids: dict[str, None] = {}
+    for message in messages:
+        if type(message) is Assistant:
+            ids |= dict.fromkeys([call.id for call in message.calls])
+    return ids
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:

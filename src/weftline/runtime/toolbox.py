@@ -27,7 +27,7 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool, tags_of
+from weftline.tools.base import Tool, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
 
@@ -46,6 +46,8 @@ class Toolbox:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
+        self.reminds = any(reminder_of(tool) for tool in self.tools.values())
+        """Whether results of some of them come with a reminder."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
@@ -167,6 +169,9 @@ class ServerTools:
     def resolve(self, ref: ToolRef) -> list[Tool]:
         """The tools of a reference that needs no outside source."""
         match ref:
+            case ServerRef():
+                tool = self._plugin(ref.name)
+                return [tool] if tool is not None else []
             case LocalRef():
                 return [
                     LocalTool(
@@ -186,9 +191,6 @@ class ServerTools:
                     McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info)
                     for entry in ref.tools
                 ]
-            case ServerRef():
-                tool = self._plugin(ref.name)
-                return [tool] if tool is not None else []
             case StoredRef() | A2ARef() | McpRef():
                 return []
 
