@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.failure import FailureKind, HintReason, Recovery
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -24,10 +25,11 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 4
+FORMAT = 5
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -46,7 +48,15 @@ happened. `once` must never run twice: if a crash cuts it off, the call is in do
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 FinalReason: TypeAlias = Literal[
-    "loop_detected", "max_tool_turns", "max_turns", "max_cost", "time_budget", "tool_cap", "failure_cap", "policy"
+    "loop_detected",
+    "max_tool_turns",
+    "max_turns",
+    "max_cost",
+    "time_budget",
+    "tool_cap",
+    "failure_cap",
+    "policy",
+    "tool_failure",
 ]
 How: TypeAlias = Literal[
     "returned",
@@ -151,6 +161,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    on_deploy: OnDeploy = "adopt"
+    """What becomes of the run when other code than before would carry it on."""
 
 
 class ModelRef(Head, frozen=True):
@@ -429,6 +441,12 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    kind: FailureKind | None = None
+    """Of a failure, unless it follows from `how`."""
+    recovery: Recovery | None = None
+    """What its tool asks for, or whoever gave the result."""
+    hint: HintReason | None = None
+    """That of the body's hint."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -555,6 +573,7 @@ Fact: TypeAlias = (
     | CapReached
     | PolicyDecided
     | RunUnattended
+    | DeployAdopted
     | RunEnded
 )
 

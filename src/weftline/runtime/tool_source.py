@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from weftline.errors import InvalidRequest, StoreError
+from weftline.kernel.deploys import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import (
     A2ALocalRef,
@@ -40,6 +41,8 @@ from weftline.tools.remote import UnavailableTool
 
 logger = logging.getLogger(__name__)
 
+_DIALLED: frozenset[type[ToolRef]] = frozenset({A2ARef, McpRef, StoredRef})
+"""Those that the server asks somebody else about."""
 _REMEMBERED_RUNS = 4096
 
 decode_http = json.Decoder(HttpSpec).decode
@@ -86,6 +89,12 @@ class DialledTools:
     def knows(self, plan: RunPlan) -> bool:
         return self._own.knows(plan)
 
+    def use_version(self, version: str | None) -> None:
+        self._own.use_version(version)
+
+    def digests(self, plan: RunPlan) -> Digests | None:
+        return self._own.digests(plan)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
@@ -106,7 +115,7 @@ class DialledTools:
         workspace = run.workspace
         if not plan.tools:
             return EMPTY
-        if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
+        if _DIALLED.isdisjoint([type(ref) for ref in plan.tools]):
             return await self._own.open(plan, run=run, secrets=secrets)
         headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
@@ -130,12 +139,12 @@ class DialledTools:
     def _names(self, ref: ToolRef) -> list[str]:
         """The model-facing names of a reference that are known without a request."""
         match ref:
+            case ServerRef():
+                return [tool.spec.name for tool in self._own.resolve(ref)]
             case LocalRef() | A2ALocalRef() | A2ARef():
                 return [ref.name]
             case McpLocalRef():
                 return [entry.name for entry in ref.tools]
-            case ServerRef():
-                return [tool.spec.name for tool in self._own.resolve(ref)]
             case McpRef() | StoredRef():
                 return []
 
