@@ -156,9 +156,10 @@ class Note(Event, frozen=True):
 
 
 class AwaitOpened(Event, frozen=True):
-    """A person is asked about a call. `kind` is `confirm`, `question`, `plan`, `doubt` or `clarification`.
+    """A person is asked about a call or a run.
 
-    The last has a `clarification`: what the failed call lacks.
+    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification` or `deploy`. A `clarification` has one: what the
+    failed call lacks.
     """
 
     id: str

@@ -27,7 +27,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option(
-    "--kind", type=click.Choice(["confirm", "question", "plan", "doubt", "clarification"]), help="Only these."
+    "--kind", type=click.Choice(["confirm", "question", "plan", "doubt", "clarification", "deploy"]), help="Only these."
 )
 @click.option("--run", metavar="RUN", help="Only what this run, and those below it, ask.")
 @click.option("--agent", metavar="NAME", help="Only what runs of this agent ask.")

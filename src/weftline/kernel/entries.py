@@ -85,10 +85,10 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "clarification"]
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "clarification", "deploy"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
 answer is the call's result; what became of a call that a crash cut off; or what a failed call lacks, where the answer
-is a message to the model.
+is a message to the model. One kind is about the run itself: whether it may go on with other code than before.
 """
 AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
 """How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
@@ -102,8 +102,11 @@ ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
     "plan": frozenset({"approved", "answered", "denied"}),
     "doubt": frozenset({"approved", "answered", "denied"}),
     "clarification": frozenset({"answered", "denied"}),
+    "deploy": frozenset({"approved", "denied"}),
 }
 """What a person may say to an await of each kind."""
+OF_RUN = -1
+"""The `index` of an await that is about no call."""
 
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
@@ -340,7 +343,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int

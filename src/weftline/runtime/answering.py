@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
-from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
+from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import covers, question_of
 from weftline.runtime.live import Draft, LiveRun
@@ -38,6 +38,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
     and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
     not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
+    A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
     """
 
     outcome: Said
@@ -125,7 +126,7 @@ def _fault(run: LiveRun, question: Question, value: object) -> str:
     if question.kind == "clarification":  # an empty answer is one, too
         return "" if isinstance(value, str) else "must be a text"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
-    if not run.state.batch.calls[question.index].asked_back:
+    if not needs_tools(run, question):
         return misfit(asked or AskBody(""), value)
     if asked is not None and asked.options and (fault := misfit(asked, value)):
         return fault
@@ -136,7 +137,7 @@ def _fault(run: LiveRun, question: Question, value: object) -> str:
 
 def needs_tools(run: LiveRun, question: Question) -> bool:
     """Whether an answer is checked by the tool that asked for it."""
-    return run.state.batch.calls[question.index].asked_back
+    return question.kind == "question" and run.state.batch.calls[question.index].asked_back
 
 
 def _too_large(answer: Answer) -> list[Issue]:
@@ -178,6 +179,9 @@ async def edited(run: LiveRun, name: str, args: dict[str, Any]) -> bytes:
 
 def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
     """The fact that closes an await, for an answer that was checked. `args` are final."""
+    if question.index == OF_RUN:
+        about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
+        return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
     call = run.state.batch.calls[question.index]
     present = run.work.conversation.args[question.index]
     changed = args is not None and args != present

@@ -21,11 +21,22 @@ from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, AskBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import (
+    AnswerBody,
+    AskBody,
+    AwaitBody,
+    ClosedBody,
+    EndedBody,
+    GatedBody,
+    Pattern,
+    SummaryBody,
+    TurnBody,
+)
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,
@@ -126,6 +137,8 @@ class Conversation:
         """The run's instructions, if code rendered them."""
         self.digests: Digests | None = None
         """What the run rests on; None before it was loaded, and for one that rests on no code."""
+        self.approved: set[str] = set()
+        """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -276,18 +289,6 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
-            case CallGated():
-                self._gate(head.index, bodies.decode_gated(body))
-            case AwaitOpened():
-                asked = bodies.decode_await(body)
-                if asked.clarification is not None:
-                    self._clarifying = head.id
-                if asked.by_tool:
-                    self.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
-            case AwaitClosed():
-                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
-            case ChildEnded():
-                self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
@@ -304,6 +305,14 @@ class Conversation:
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
+            case AwaitOpened():
+                self._ask(head, bodies.decode_await(body))
+            case AwaitClosed():
+                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
+            case ChildEnded():
+                self.children[head.index] = head, bodies.decode_ended(body)
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -377,12 +386,22 @@ class Conversation:
         if gated.args is not UNSET:
             self.args[index] = bytes(gated.args)
 
+    def _ask(self, head: AwaitOpened, asked: AwaitBody) -> None:
+        if asked.clarification is not None:
+            self._clarifying = head.id
+        if asked.by_tool:
+            self.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
+
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
         if head.id == self._clarifying:
             # The call has its result: this is what it lacked, in a person's own words.
             text = _in_words(answer)
             if text:
                 self._add(User.of(text), len(text))
+            return
+        if head.index == OF_RUN:
+            if head.outcome == "approved":
+                self.approved.add(head.id)
             return
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
@@ -421,8 +440,11 @@ def _in_words(answer: AnswerBody) -> str:
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    said = [message for message in messages if isinstance(message, Assistant)]
-    return dict.fromkeys([call.id for message in said for call in message.calls])
+    ids: dict[str, None] = {}
+    for message in messages:
+        if type(message) is Assistant:
+            ids |= dict.fromkeys([call.id for call in message.calls])
+    return ids
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
