@@ -24,10 +24,11 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 4
+FORMAT = 5
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -151,6 +152,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    leases: LeaseRule | None = None
+    """What becomes of a client's call whose client is gone."""
 
 
 class ModelRef(Head, frozen=True):
@@ -429,6 +432,8 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    lease: str = ""
+    """Of a client's result: the digest of the token that it came with."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -534,6 +539,8 @@ Fact: TypeAlias = (
     | AwaitPassed
     | AwaitClosed
     | CallOpened
+    | CallClaimed
+    | CallUnclaimed
     | CallStarted
     | ChildEnded
     | CallClosed

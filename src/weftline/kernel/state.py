@@ -12,6 +12,7 @@ from msgspec import Struct, msgpack
 
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -72,6 +73,13 @@ class Call(Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    fallback: str = ""
+    """The tool that carries it out in place of its client, which is gone."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that carries it out."""
+        return self.fallback or self.name
 
     @property
     def held(self) -> bool:
@@ -131,6 +139,8 @@ class Question(Room, frozen=True):
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):
@@ -386,7 +396,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 7
+FOLD = 8
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.

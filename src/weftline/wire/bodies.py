@@ -53,3 +53,5 @@ class ToolResultBody(Struct, frozen=True):
     error: str | None = None
     oversize: bool = False
     unknown: tuple[UnknownField, ...] = ()
+    token: str = ""
+    """Of the lease that the client has on the call."""
