@@ -45,8 +45,8 @@ def check_fallbacks(plan: RunPlan) -> None:
             raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is carried out by clients, too.")
 
 
-async def in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> bytes | ToolOutput:
-    """The arguments that the tool runs with, or what the model reads if it does not."""
+async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
+    """What the model reads if the tool cannot carry out the call with these arguments; None if it can."""
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
     if tool.client is not None:
@@ -62,6 +62,7 @@ async def in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> bytes |
     if why:
         return ToolOutput.of(prompts.no_fallback(name, why), is_error=True)
     try:
-        return await tool.prepare(args.decode())
+        await tool.prepare(args.decode())  # it runs with the bytes that the log has, whatever it would make of them
     except InvalidArguments as error:
         return ToolOutput.of(prompts.no_fallback(name, error.message.rstrip(".")), is_error=True)
+    return None

@@ -18,7 +18,7 @@ from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
-from weftline.runtime.fallbacks import in_clients_place
+from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -49,11 +49,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if tool is None:
         return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
     args = work.conversation.args[command.index]
-    if call.fallback:
-        fitting = await in_clients_place(tool, args, work)
-        if isinstance(fitting, ToolOutput):
-            return _closed(command, call, work, fitting, "failed", 0)
-        args = fitting
+    if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+        return _closed(command, call, work, refused, "failed", 0)
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
