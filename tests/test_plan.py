@@ -14,6 +14,7 @@ from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
 from weftline.kernel.context import CompactionRule
+from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule, TagClause
@@ -140,7 +141,8 @@ EXAMPLE = replace(
     VERSION_5,
     v=6,
     tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
-    limits=replace(VERSION_5.limits, leases=LeaseRule("fallback", {"ask": "weather"})),
+    limits=replace(VERSION_5.limits, on_deploy="pin", leases=LeaseRule("fallback", {"ask": "weather"})),
+    digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -186,9 +186,6 @@ def result_not_json(tool: str, reason: str) -> str:
     return f"{tool} has run, but its result cannot be shown: it cannot be written as JSON ({reason})."
 
 
-# Messages between turns
-
-
 # Calls that are carried out by a run of their own
 
 
@@ -219,6 +216,9 @@ def child_cancelled(tool: str) -> str:
 
 def child_answer(text: str, *, turns: int, elapsed_ms: int, tokens: int) -> str:
     return f"[turns: {turns}, ms: {elapsed_ms}, tokens: {tokens}]\n{text}"
+
+
+# Messages between turns
 
 
 def repeating_calls(count: int) -> str:

@@ -77,6 +77,7 @@ class AgentCode:
         frame: Frame | None = None,
         output: OutputType[Any] | None,
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
+        newest: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
         deps: object,
         owned: OwnedDeps | None = None,
         plan: RunPlan | None = None,
@@ -117,6 +118,8 @@ class AgentCode:
         self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
         self._output = output
         self._instructions = instructions
+        self._newest = newest
+        """What the agent has in this process, whatever the run began with."""
         asked = 0 if plan is None else len(plan.messages) - plan.given
         self._facts = FactPoints(hooks, self._frame.aliases, self.tell, asked=asked)
         self._deps = owned
@@ -157,12 +160,15 @@ class AgentCode:
         return self._frame.behavior.tool_execution == "sequential"
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
+        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
     ) -> str | None:
         if self._problem is not None:
             return None
+        make = self._instructions
+        if anew:
+            system, make = (self._newest, None) if not callable(self._newest) else (None, self._newest)
         try:
-            parts = [system or "" if self._instructions is None else await self._instructed(self._instructions)]
+            parts = [system or "" if make is None else await self._instructed(make)]
             for one in self._frame.skills:
                 activated = await one.begin_run(memory, run_id=self.info.id, resume_from=messages)
                 parts += [one.instructions, activated]
@@ -171,7 +177,7 @@ class AgentCode:
             logger.exception("run %s: its instructions could not be made", self.info.id)
             self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
             return None
-        if self._instructions is None and not any(parts[1:]):
+        if make is None and not any(parts[1:]) and not anew:
             return None
         return "\n\n".join([part for part in parts if part])
 

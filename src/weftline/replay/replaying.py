@@ -19,6 +19,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.decide import decide
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     EXECUTED,
     KIND,
@@ -310,7 +311,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted() | RunUnattended():
+        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted():
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(

@@ -21,6 +21,7 @@ from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
@@ -60,6 +61,7 @@ from weftline.store.base import Stored
 
 _PARTS = (
     InstructionsRendered,
+    DeployAdopted,
     TurnCompleted,
     CallGated,
     AwaitClosed,
@@ -116,6 +118,8 @@ class Conversation:
         """How often each tool was called: carried out, answered in its place, unknown or invalid."""
         self.system: str | None = None
         """The run's instructions, if code rendered them."""
+        self.digests: Digests | None = None
+        """What the run rests on; None before it was loaded, and for one that rests on no code."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -289,6 +293,13 @@ class Conversation:
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
                 self._remember(rendered.state)
+            case DeployAdopted():
+                if self.digests is not None:
+                    self.digests = adopted(self.digests, head.changed)
+                if body:
+                    rendered = bodies.decode_rendered(body)
+                    self.system = rendered.text
+                    self._remember(rendered.state)
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:

@@ -121,7 +121,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             toolbox = work.toolbox or EMPTY
             offered = ""
             if not state.totals.attempts:
-                offered = offered_digest(conversation.system or work.plan.system, toolbox)
+                system = work.plan.system if conversation.system is None else conversation.system
+                offered = offered_digest(system, toolbox)
             model = model_ref(work, head.choice)
             return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
         case AttemptFailed():

@@ -155,6 +155,12 @@ class FunctionTool(Generic[P, R, D]):
             self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
         return self._spec
 
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The code of it: what it calls, what is asked after a crash, and what makes its question to people."""
+        own = (self._reconcile, self._confirm)
+        return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
+
     async def prepare(self, args: str) -> bytes:
         return self.parameters.final_args(args)
 

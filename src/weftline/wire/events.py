@@ -20,6 +20,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
@@ -546,6 +547,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         CompactionFailed,
         CapReached,
         RunUnattended,
+        DeployAdopted,
     }
 )
 """What clients do not see. A test checks that these two cover all facts."""
