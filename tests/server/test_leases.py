@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ async def test_a_heartbeat_keeps_the_call_a_release_offers_it_again_and_an_old_t
 
 @pytest.mark.requirement("run.lease.lost")
 async def test_a_lease_that_runs_out_is_handled_as_the_run_says(api: Api) -> None:
-    async def lost(**spec: object) -> tuple[str, str, str]:
+    async def lost(**spec: Any) -> tuple[str, str, str]:
         run, call = await offered(api, **spec)
         return run, call, (await claim(api, run, call, leaseMs=1000))["token"]
 
