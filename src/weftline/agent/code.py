@@ -51,7 +51,7 @@ from weftline.runtime.code import (
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
-from weftline.tools.results import output_bytes, output_of, reason_of
+from weftline.tools.results import output_bytes, output_of, raised_by
 from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
@@ -366,7 +366,7 @@ class AgentCode:
                 output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
-            raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
+            raised, output = error, raised_by(call.name, error)
         finally:
             left_behind.reset(token)
             self._under_way -= 1
@@ -391,13 +391,15 @@ class AgentCode:
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         shown = self._shown(call)
         if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(*_where(call), output.parts, raised, display_name=shown)
+            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=shown)
             await self._shaped_point(failed)
             await self.above.shape(failed)
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
-        kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
-        if kind in self._hooks:
-            await self.tell(kind(*_where(call), output.parts, display_name=shown))
+        if output.is_error and points.ToolAfterFailure in self._hooks:
+            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=shown)
+            await self.tell(point)
+        elif not output.is_error and points.ToolAfterSuccess in self._hooks:
+            await self.tell(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
         return await self._finished(call, output)
 
     # Calls that are carried out by child runs

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.failure import FailureKind, HintReason, Recovery
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -48,7 +49,15 @@ happened. `once` must never run twice: if a crash cuts it off, the call is in do
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 FinalReason: TypeAlias = Literal[
-    "loop_detected", "max_tool_turns", "max_turns", "max_cost", "time_budget", "tool_cap", "failure_cap", "policy"
+    "loop_detected",
+    "max_tool_turns",
+    "max_turns",
+    "max_cost",
+    "time_budget",
+    "tool_cap",
+    "failure_cap",
+    "policy",
+    "tool_failure",
 ]
 How: TypeAlias = Literal[
     "returned",
@@ -435,6 +444,12 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    kind: FailureKind | None = None
+    """Of a failure, unless it follows from `how`."""
+    recovery: Recovery | None = None
+    """What its tool asks for, or whoever gave the result."""
+    hint: HintReason | None = None
+    """That of the body's hint."""
     lease: str = ""
     """Of a client's result: the digest of the token that it came with."""
 

@@ -169,6 +169,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         return _broken(s, "a turn completed that was not open")
     batch = calls.asked(head.calls) if head.calls else _NO_CALLS
     streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else Streak()
+    withheld = s.guards.withheld if head.calls else ()
     return replace(
         s,
         version=s.version + 1,
@@ -177,7 +178,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
         answer=Answer(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
         batch=batch,
-        guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak),
+        guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak, withheld=withheld),
         totals=_spent(s.totals, head, True),
     )
 

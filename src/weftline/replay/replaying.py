@@ -48,8 +48,9 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit, prepare_calls
+from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
 from weftline.runtime.offering import offered_digest
+from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
@@ -275,7 +276,9 @@ class _Replay:
     async def _check_turn(self, head: TurnCompleted, item: Stored) -> None:
         """What today's tools make of the calls that the model asked for, and today's checks of its answer."""
         body = bodies.decode_turn(item.body)
-        asked, turn = await prepare_calls(body.message, self._work, self._services)
+        asked, turn = await prepare_calls(
+            body.message, self._work, self._services, withheld=self._state.guards.withheld
+        )
         found: list[Difference] = []
         before, after = turn_args(body), turn_args(turn)
         if len(asked) != len(head.calls):

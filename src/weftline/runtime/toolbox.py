@@ -27,7 +27,7 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool, tags_of
+from weftline.tools.base import Tool, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
 
@@ -46,6 +46,8 @@ class Toolbox:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
+        self.reminds = any(reminder_of(tool) for tool in self.tools.values())
+        """Whether results of some of them come with a reminder."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
