@@ -25,6 +25,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
@@ -86,9 +87,10 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "deploy"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off.
+answer is the call's result; or what became of a call that a crash cut off. One kind is about the run itself: whether it
+may go on with other code than before.
 """
 AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
 """How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
@@ -101,8 +103,11 @@ ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
     "question": frozenset({"answered", "denied"}),
     "plan": frozenset({"approved", "answered", "denied"}),
     "doubt": frozenset({"approved", "answered", "denied"}),
+    "deploy": frozenset({"approved", "denied"}),
 }
 """What a person may say to an await of each kind."""
+OF_RUN = -1
+"""The `index` of an await that is about no call."""
 
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
@@ -341,7 +346,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int
@@ -481,34 +489,6 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
-
-
-class MessageQueued(Head, frozen=True, tag="message.queued"):
-    """Someone outside sent a message to the running run. Body: the user message."""
-
-    id: str
-    mode: Literal["steer", "follow_up"]
-
-
-class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
-
-    ids: tuple[str, ...]
-
-
-class RunPaused(Head, frozen=True, tag="run.paused"):
-    reason: str = ""
-    requested_by: str = ""
-
-
-class RunResumed(Head, frozen=True, tag="run.resumed"):
-    notes: str = ""
-    requested_by: str = ""
-
-
-class CancelRequested(Head, frozen=True, tag="cancel.requested"):
-    reason: str = "user"
-    requested_by: str = ""
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
