@@ -35,6 +35,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "turn.completed": bodies.decode_turn,
     "instructions.rendered": bodies.decode_rendered,
     "output.rejected": bodies.decode_text,
+    "call.asked": bodies.decode_asked,
     "call.gated": bodies.decode_gated,
     "await.opened": bodies.decode_await,
     "await.closed": bodies.decode_answer,

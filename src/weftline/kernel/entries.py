@@ -27,7 +27,7 @@ from weftline.kernel.context import (
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 4
+FORMAT = 5
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -190,6 +190,8 @@ class AskedCall(Head, frozen=True):
     """No cap counts it, and it may finish within the grace after the time budget."""
     terminal: bool = False
     """The run ends with it, if it succeeds."""
+    host: bool = False
+    """It may ask for further calls while it runs."""
 
 
 class Parent(Head, frozen=True):
@@ -301,6 +303,19 @@ class OutputAccepted(Head, frozen=True, tag="output.accepted"):
     turn: int
 
 
+class CallAsked(Head, frozen=True, tag="call.asked"):
+    """A running call of the turn, the `parent`, asks for another one. Body: `AskedBody`, its final arguments.
+
+    Its index is the next one of the turn: from here on it is a call like any other, but its result is the parent's to
+    read and not the model's.
+    """
+
+    turn: int
+    index: int
+    parent: int
+    call: AskedCall
+
+
 class Over(Head, frozen=True):
     """A call beyond a budget that code of the agent's keeps, counted from 1."""
 
@@ -374,6 +389,8 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     timeout_us: int | None = None
     """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
+    parent: str = ""
+    """The id of the call that asked for it, if it was not the model."""
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
@@ -429,6 +446,8 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    parent: str = ""
+    """As in `call.opened`."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -529,6 +548,7 @@ Fact: TypeAlias = (
     | TurnCompleted
     | OutputRejected
     | OutputAccepted
+    | CallAsked
     | CallGated
     | AwaitOpened
     | AwaitPassed

@@ -86,6 +86,30 @@ def before_batch(s: State) -> Decision | None:
     return Decision(tuple(append)) if append else None
 
 
+def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | CapReached | None:
+    """What keeps a call from beginning that another call asked for: how it is closed and what is said about it, or the
+    cap that it would be beyond. `admitted` is how many are announced in the same append.
+
+    It comes when the calls of its turn were judged: what the engine said about those holds for it, too.
+    """
+    rule, use = s.limits.policy, s.policy
+    if rule is None or call.bookkeeping:
+        return None
+    if use.reached:
+        return "cap", prompts_policy.TOOLS_DISABLED
+    if rule.engine and use.allowed is not None and call.name not in use.allowed:
+        return "excluded", prompts_policy.excluded(call.name)
+    per_turn = rule.per_turn_max_tool_calls
+    held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
+    announced = [one for one in s.batch.calls if one.stage != "asked" and one.how != "cap" and not one.bookkeeping]
+    if per_turn is not None and len(announced) + held + admitted >= per_turn:
+        return "cap", prompts_policy.over_turn_limit(per_turn)
+    limit = call_cap(s)
+    if limit is not None and use.calls + held + admitted >= limit:
+        return CapReached("tool_cap", limit, use.calls)
+    return None
+
+
 def reached(s: State) -> Cap | None:
     """What makes the next model call the last one."""
     rule = s.limits.policy
@@ -241,7 +265,7 @@ def _is_at_work(s: State) -> bool:
         return False
     if s.attempt.open or s.compaction.open:
         return True
-    if any(_is_running(s, s.batch.calls[index]) for index in s.batch.running):
+    if any(_is_running(s, s.batch.calls[index]) and not s.is_waiting(index) for index in s.batch.running):
         return True
     return not s.control.paused and not s.questions.open
 

@@ -47,8 +47,9 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit, prepare_calls
+from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
 from weftline.runtime.offering import offered_digest
+from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down

@@ -32,6 +32,7 @@ def closed_by_client(
         is_error=output.is_error,
         client=call.client,
         size=size_of(run.work, output.parts),
+        parent=run.work.conversation.parent_of(question.index),
     )
     body = closed_body(run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key)
     return Draft(head, body)

@@ -11,20 +11,21 @@ it is empty; an empty dict or tuple costs it nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
     AwaitClosed,
+    CallAsked,
     CallClosed,
     CallGated,
     ChildEnded,
@@ -61,6 +62,7 @@ from weftline.store.base import Stored
 _PARTS = (
     InstructionsRendered,
     TurnCompleted,
+    CallAsked,
     CallGated,
     AwaitClosed,
     ChildEnded,
@@ -83,6 +85,25 @@ _TYPES = frozenset(_PARTS)
 _NOT_COUNTED = frozenset[How](
     {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
 )
+
+
+class Asked(Struct, frozen=True):
+    """A call that another call of the latest turn asked for. `parent` is the id of that one."""
+
+    index: int
+    parent: str
+    name: str
+    body: AskedBody
+
+
+class Closed(Struct, frozen=True):
+    """Its result."""
+
+    index: int
+    result: ToolResult
+
+
+Nested: TypeAlias = Asked | Closed
 
 
 class Conversation:
@@ -135,6 +156,10 @@ class Conversation:
         self._results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
         self._open = 0
+        self._asked: dict[int, Asked] = {}
+        self.nested: dict[int, list[Nested]] = {}
+        """What calls of the latest turn asked for and what they were answered, in the order of the log, by the index of
+        the one that asked. No model reads of it."""
         self._queued: dict[str, User] = {}
         self._after_results: tuple[str, ...] = ()
         """What the model reads once every call of the turn has its result."""
@@ -210,6 +235,38 @@ class Conversation:
                         return result
         return None
 
+    def written(self, index: int) -> str:
+        """The arguments of a call of the latest turn, as whoever asked for it wrote them."""
+        if index in self._asked:
+            return self._asked[index].body.written
+        assert self.turn is not None
+        return self.turn.message.calls[index].args
+
+    def prepared(self, index: int) -> bytes:
+        """The same as they came out of the tool pipeline, before any gate."""
+        if index in self._asked:
+            return self._asked[index].body.args
+        assert self.turn is not None
+        return bodies.turn_args(self.turn)[index]
+
+    def problem(self, index: int) -> str:
+        """What is read in place of the result of a call that the tool pipeline refused; "" if it did not."""
+        if index in self._asked:
+            return self._asked[index].body.call.invalid
+        turn = self.turn
+        return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
+
+    def question(self, index: int) -> AskBody | None:
+        """What people are asked about a call, unless a gate has another question."""
+        if index in self._asked:
+            return self._asked[index].body.call.ask
+        turn = self.turn
+        return turn.calls[index].ask if turn is not None and index < len(turn.calls) else None
+
+    def parent_of(self, index: int) -> str:
+        """The id of the call that asked for this one; "" if it was the model."""
+        return self._asked[index].parent if index in self._asked else ""
+
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         in_words = vision is False
@@ -262,6 +319,8 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
+            case CallAsked():
+                self._ask_further(head, bodies.decode_asked(body))
             case CallGated():
                 self._gate(head.index, bodies.decode_gated(body))
             case AwaitClosed():
@@ -275,7 +334,11 @@ class Conversation:
                     self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                result = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                if head.parent:
+                    self._answer_further(head.index, result)
+                    return
+                self._results[head.index] = result
                 self._grow(len(body))
                 if len(self._results) == self._open:
                     self._add(ToolResults(tuple([self._results[index] for index in sorted(self._results)])), 0)
@@ -334,9 +397,24 @@ class Conversation:
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
+        self._asked = {}
+        self.nested = {}
         self._results = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
+
+    def _ask_further(self, head: CallAsked, body: AskedBody) -> None:
+        assert self.turn is not None
+        asked = Asked(head.index, self.turn.message.calls[head.parent].id, head.call.name, body)
+        self._asked[head.index] = asked
+        self.nested.setdefault(head.parent, []).append(asked)
+        self.args.append(body.args)
+        self.call_ids[head.call.id] = None
+
+    def _answer_further(self, index: int, result: ToolResult) -> None:
+        for events in self.nested.values():
+            if any(isinstance(one, Asked) and one.index == index for one in events):
+                events.append(Closed(index, result))
 
     def _gate(self, index: int, gated: GatedBody) -> None:
         self.gated[index] = gated

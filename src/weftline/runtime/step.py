@@ -197,7 +197,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
         text = prompts_people.NOT_ANSWERED
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or _invalid(work, head.index)),)
+        parts = (Text(text or work.conversation.problem(head.index)),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -205,11 +205,6 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     if size := size_of(work, parts):
         head = replace(head, size=size)
     return Draft(head, closed_body(work, head.index, parts))
-
-
-def _invalid(work: WorkingSet, index: int) -> str:
-    turn = work.conversation.turn
-    return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
 
 
 def _opened(work: WorkingSet, head: CallOpened) -> bytes:

@@ -1,0 +1,146 @@
+"""The tool pipeline before anything is decided: which tool a call is of, its final arguments, whether people are asked.
+
+Determined once, by whoever asks for the call: from then on these are facts, whatever code runs next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import cast
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from weftline import prompts
+from weftline.canonical import NotCanonical, canonical, digest
+from weftline.kernel.bodies import AskBody, TurnBody, turn_body
+from weftline.kernel.entries import AskedCall
+from weftline.messages import Assistant, ToolCall, joined_text
+from weftline.runtime.awaits import put_to_people
+from weftline.runtime.code import RunCode
+from weftline.runtime.live import WorkingSet, is_being_cancelled
+from weftline.runtime.services import Services
+from weftline.runtime.toolbox import EMPTY
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
+from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
+
+logger = logging.getLogger(__name__)
+
+PREPARE_TIMEOUT_S = 30.0
+"""For the arguments of one call, if its tool has no time limit of its own."""
+_STINT = 64
+"""How many calls are prepared in one go."""
+_check_object = Decoder(dict[str, Raw]).decode
+"""What a tool has prepared goes into the log as it is."""
+
+
+class Prepared(Struct, frozen=True):
+    """A call that can be asked for. `invalid` is what is read in place of its result, if it cannot begin."""
+
+    asked: AskedCall
+    args: bytes
+    invalid: str = ""
+    ask: AskBody | None = None
+
+
+async def prepare_calls(
+    message: Assistant, work: WorkingSet, services: Services
+) -> tuple[tuple[AskedCall, ...], TurnBody]:
+    """The calls of a model's message."""
+    asked: list[AskedCall] = []
+    found: list[bytes] = []
+    invalid: dict[int, str] = {}
+    asks: dict[int, AskBody] = {}
+    for index, call in enumerate(message.calls):
+        if index % _STINT == _STINT - 1:
+            await asyncio.sleep(0)  # others have a turn
+        prepared = await prepare_call(call, work, services)
+        asked.append(prepared.asked)
+        found.append(prepared.args)
+        if prepared.invalid:
+            invalid[index] = prepared.invalid
+        if prepared.ask is not None:
+            asks[index] = prepared.ask
+    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks)
+
+
+async def prepare_call(call: ToolCall, work: WorkingSet, services: Services) -> Prepared:
+    toolbox = work.toolbox or EMPTY
+    code = toolbox.code
+    gated = code is not None and code.gates
+    tool = toolbox.get(call.name)
+    if tool is None:
+        args = _as_object(call.args)
+        return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
+    prepared = await _prepared(tool, call, work, services, code)
+    invalid = prepared if isinstance(prepared, str) else ""
+    args = _as_object(call.args) if isinstance(prepared, str) else prepared
+    verdict = "invalid" if isinstance(prepared, str) else "ok"
+    if call.name in toolbox.excluded:
+        invalid, verdict = "", "excluded"
+    asking = None
+    if not gated and verdict == "ok":
+        asking = put_to_people(tool, args, work)
+    return Prepared(
+        AskedCall(
+            call.id,
+            call.name,
+            digest(args),
+            verdict if asking is None else asking.verdict,
+            tool.effect,
+            tool.client,
+            tool.concurrent and not (code is not None and code.sequential),
+            gated and verdict != "excluded",
+            is_carried_out_by_run(tool),
+            None if asking is None else asking.asks,
+            "" if asking is None else asking.allowed_by,
+            bookkeeping=is_bookkeeping(tool),
+            terminal=ends_run(tool),
+            host=is_host(tool),
+        ),
+        args,
+        invalid if asking is None else asking.problem,
+        None if asking is None else asking.body,
+    )
+
+
+async def _prepared(
+    tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
+) -> bytes | str:
+    """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
+    prepare = tool.prepare if code is None else partial(code.prepare, tool)
+    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
+    kind: type[object] = type(tool)
+    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    try:
+        if deadline is None:  # its validators never wait, so that no deadline could end them
+            args = cast(object, await prepare(call.args))
+        else:
+            async with deadline:
+                args = cast(object, await prepare(call.args))
+        if not isinstance(args, bytes):
+            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
+        _check_object(args)
+        return args
+    except InvalidArguments as error:
+        return joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
+        late = deadline is not None and deadline.expired
+        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        return prompts.tool_failed_to_prepare(call.name, reason)
+
+
+def _as_object(args: str) -> bytes:
+    """Arguments that never reach a tool, if they can be shown: an object, or nothing."""
+    try:
+        canon = canonical(args)
+    except NotCanonical:
+        return b"{}"
+    return canon if canon.startswith(b"{") else b"{}"
