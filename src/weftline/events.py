@@ -73,13 +73,17 @@ class TurnFinished(Event, frozen=True):
 
 
 class CallOpened(Event, frozen=True):
-    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out."""
+    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out.
+
+    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself.
+    """
 
     call_id: str
     name: str
     args: dict[str, Any] = {}
     turn: int = 0
     client: str | None = None
+    parent_call: str | None = None
 
 
 class CallFinished(Event, frozen=True):
@@ -90,6 +94,7 @@ class CallFinished(Event, frozen=True):
     ok: bool
     result: str = ""
     how: str = "returned"
+    parent_call: str | None = None
 
 
 class ChildStarted(Event, frozen=True):

@@ -40,8 +40,8 @@ def argument_twice(function: str, name: str) -> str:
 _LANGUAGES = {"typescript": "TypeScript", "javascript": "JavaScript", "python": "Python"}
 _SCRIPT = (
     "{language} is an ES module: use top-level await, and export the result with `export default`, as a value or as a"
-    " function that returns it. Start calls together with Promise.all. A call that fails throws an error with the tool's"
-    " message."
+    " function that returns it. Start calls together with Promise.all. A call that fails throws an error with the"
+    " tool's message."
 )
 _PYTHON = (
     "Python is a module: use top-level await, and assign the result to `default`. There is no standard library and no"

@@ -72,7 +72,14 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
     if head.blocked:
         return None
     args = object_of(bodies.decode_opened(body).args)
-    return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
+    return events.CallOpened(
+        call_id=head.id,
+        name=head.name,
+        args=args,
+        turn=head.turn,
+        client=head.client,
+        parent_call=head.parent or None,
+    )
 
 
 def _child_started(head: log.CallStarted, body: bytes) -> AnyEvent | None:
@@ -95,7 +102,14 @@ def _child_ended(head: log.ChildEnded, body: bytes) -> AnyEvent:
 
 def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
     text = joined_text(bodies.decode_closed(body).parts)
-    return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
+    return events.CallFinished(
+        call_id=head.id,
+        name=head.name,
+        ok=not head.is_error,
+        result=text,
+        how=head.how,
+        parent_call=head.parent or None,
+    )
 
 
 def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:

@@ -30,6 +30,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     result: str
     how: str
     turn: int
+    parent_call: str | None = None
+    """The id of the call that asked for it, if it was code of the model's and not the model itself."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):

@@ -272,6 +272,7 @@ class _Told:
                 result=event.result,
                 how=head.how,
                 turn=head.turn,
+                parent_call=head.parent or None,
             )
         )
 

@@ -104,6 +104,7 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "max_calls": ("maxCalls",),
     "call_index": ("callIndex",),
     "call_id": ("toolUseId",),
+    "parent_call": ("parentToolUseId",),
     "child_id": ("childRunId",),
     "cost_usd": ("costUsd",),
     "args": ("args", "input"),

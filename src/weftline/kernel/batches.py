@@ -40,6 +40,8 @@ _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 def carry_on(s: State) -> Decision:
     batch = s.batch
+    if batch.nested and (orphans := _orphans(s)):
+        return Decision(tuple(orphans))
     if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
         return judged
     if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
@@ -61,7 +63,7 @@ def carry_on(s: State) -> Decision:
         # What follows may end the run, which it does not do before its children.
         overdue = bool(expired or unanswered)
         due_at = None if overdue else earliest_deadline(s.questions)
-    append: list[New] = _orphans(s) if batch.nested else []
+    append: list[New] = []
     start: list[Command] = []
     for index in batch.running:
         call = batch.calls[index]
@@ -323,7 +325,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "blocked":
         return blocked(s, index, "blocked", "")
     if call.verdict == "ok" and call.child is not None:
-        if why := _refused_child(s, budgets.children, nested=call.parent is not None):
+        if why := _refused_child(s, budgets.children, nested=call.parent is not None and call.concurrent):
             return blocked(s, index, "blocked", why)
         budgets.children += 1
     budgets.count(name)

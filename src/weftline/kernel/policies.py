@@ -93,12 +93,14 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     It comes when the calls of its turn were judged: what the engine said about those holds for it, too.
     """
     rule, use = s.limits.policy, s.policy
-    if rule is None or call.bookkeeping:
+    if rule is None:
+        return None
+    if rule.engine and use.allowed is not None and call.name not in use.allowed:
+        return "excluded", prompts_policy.excluded(call.name)
+    if call.bookkeeping:
         return None
     if use.reached:
         return "cap", prompts_policy.TOOLS_DISABLED
-    if rule.engine and use.allowed is not None and call.name not in use.allowed:
-        return "excluded", prompts_policy.excluded(call.name)
     per_turn = rule.per_turn_max_tool_calls
     held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
     announced = [one for one in s.batch.calls if one.stage != "asked" and one.how != "cap" and not one.bookkeeping]

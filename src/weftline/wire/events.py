@@ -370,22 +370,21 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
     if head.blocked:
         return None
     content = bodies.decode_opened(body)
+    parent = _parent(head)
     if head.client is None:
-        return "tool_call", encode(
-            {
-                "toolUseId": head.id,
-                "name": head.name,
-                "input": content.args,
-                "args": content.args,
-                "turn": head.turn,
-            }
-        )
+        shown = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
+        return "tool_call", encode(shown | {"turn": head.turn} | parent)
     payload = encode(
-        {"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client, "turn": head.turn}
+        {"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client, "turn": head.turn} | parent
     )
     if content.echo is not UNSET and bytes(content.echo) != b"{}":
         payload = payload[:-1] + b"," + bytes(content.echo)[1:]
     return "local_tool_call", payload
+
+
+def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
+    """The call that asked for this one, if it was not the model."""
+    return {"parentToolUseId": head.parent} if head.parent else {}
 
 
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
@@ -394,7 +393,8 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     excerpt = _excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
         answer = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
-        return "local_tool_result_in", encode({"toolUseId": head.id, "name": head.name, **answer, "how": head.how})
+        shown = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
+        return "local_tool_result_in", encode(shown | _parent(head))
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
@@ -404,6 +404,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
+        **_parent(head),
     }
     if head.how == "in_doubt":
         payload["inDoubt"] = True
