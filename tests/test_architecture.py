@@ -22,10 +22,12 @@ BASE = frozenset(
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
+    | {"weftline.prompts_code"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
     | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
+    | {"weftline.prompts_code"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -72,6 +74,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_code": frozenset(),
     "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),
     "weftline.prompts_behavior": frozenset(),
@@ -81,8 +84,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
-    "weftline.tools": MIDDLE | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base"},
-    "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
+    "weftline.tools": MIDDLE
+    | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base", "weftline.sandbox"},
+    "weftline.sandbox": MIDDLE,
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.threads", "weftline.sandbox"},

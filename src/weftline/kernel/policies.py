@@ -25,6 +25,8 @@ from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New
 _COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
 """Calls that count although they were never announced as ones that may begin."""
 _FAILED = frozenset[How]({"failed", "timeout", "in_doubt"})
+_REFUSED = frozenset[How | None]({"excluded", "cap", "blocked", "budget", "loop", "repeat_of_doubt", "not_run"})
+"""Calls that take nothing of what a turn may have."""
 _REPEATABLE = ("read", "idempotent")
 
 
@@ -103,8 +105,8 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
         return "cap", prompts_policy.TOOLS_DISABLED
     per_turn = rule.per_turn_max_tool_calls
     held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
-    announced = [one for one in s.batch.calls if one.stage != "asked" and one.how != "cap" and not one.bookkeeping]
-    if per_turn is not None and len(announced) + held + admitted >= per_turn:
+    begun = [one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in s.batch.calls]
+    if per_turn is not None and sum(begun) + held + admitted >= per_turn:
         return "cap", prompts_policy.over_turn_limit(per_turn)
     limit = call_cap(s)
     if limit is not None and use.calls + held + admitted >= limit:
