@@ -16,8 +16,9 @@ def too_many_calls(limit: int) -> str:
 
 def diverged(before: str, now: str) -> str:
     """The code was cut off, is carried out again from its start, and takes another course."""
+    how = f"{now} with other arguments than before" if now == before else f"{now} where it called {before} before"
     return (
-        f"The code was interrupted and began again, and now calls {now} where it called {before} before."
+        f"The code was interrupted and began again, and now calls {how}."
         " Its calls so far are not repeated. Write code that makes the same calls each time it runs."
     )
 

@@ -270,7 +270,7 @@ class RunMachine(RuleBasedStateMachine):
         """K14"""
         asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)  # again after a crash
         begun = [command for command in self.world.begun if not isinstance(command, asked)]
-        # What asks for other calls is carried out again, and answered from the log, when it waited for somebody outside.
+        # What asks for other calls is carried out again, and answered from the log, when it had to wait.
         begun = [command for command in begun if not (isinstance(command, RunTool) and self.is_host(command))]
         assert len(set(begun)) == len(begun)
 

@@ -190,15 +190,18 @@ class CodeTool:
         further = context.further
         assert further is not None
         calls = _Calls(self._functions, further)
-        execution = start(
-            self._sandbox,
-            asked.code,
-            language=asked.language or self._languages[0],
-            functions=calls.functions,
-            clock_ms=further.clock_ms,
-            seed=context.idempotency_key,
-            owner=context.workspace,
-        )
+        try:
+            execution = start(
+                self._sandbox,
+                asked.code,
+                language=asked.language or self._languages[0],
+                functions=calls.functions,
+                clock_ms=further.clock_ms,
+                seed=context.idempotency_key,
+                owner=context.workspace,
+            )
+        except ToolFailed as error:
+            return ToolOutput.of(str(error), is_error=True)
         limit_s = cast(float, self.timeout_s)
         calls.execution = execution
         further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s)))
