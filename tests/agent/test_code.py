@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 
 from weftline import Agent, Engine, code, tool
-from weftline.events import AwaitOpened
 from weftline.sandbox import Sandbox
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.builtin.code import CodeTool
 
-from .kit import scripted
+from .kit import asked, scripted
 
 sent: list[tuple[str, int]] = []
 
@@ -127,9 +126,7 @@ export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
     agent, _ = coder(calls("code", code=source))
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
-        async for event in run:
-            if isinstance(event, AwaitOpened):
-                break
+        event = await asked(run)
         await run.approve(event.id)
         result = await run.result()
     assert result.calls[-1].result == '["gave x", true, 0, true]'
@@ -186,7 +183,10 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
 
 
 async def test_without_the_extra_the_model_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.tools.builtin.code.new_sandbox", lambda _: Sandbox(engines=[]))
+    def none(memory_limit_bytes: int) -> Sandbox:
+        return Sandbox(engines=[])
+
+    monkeypatch.setattr("weftline.tools.builtin.code.new_sandbox", none)
     agent, _ = coder(calls("code", code="1"))
     result = await agent.run("Go.")
     assert result.calls[0].result == "Code cannot be run here: This sandbox has no engine for typescript."

@@ -12,14 +12,14 @@ from msgspec import Raw
 
 from weftline import Agent, Engine, ToolBudget, ToolGate, tool
 from weftline.agent.behavior import Behavior
-from weftline.events import AwaitOpened, CallFinished, CallOpened
+from weftline.events import CallFinished, CallOpened
 from weftline.kernel.entries import Effect
 from weftline.messages import Assistant, ToolResults, joined_text
 from weftline.providers.base import ToolSpec
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Unknown
 
-from .kit import scripted
+from .kit import asked, scripted
 
 Script = Callable[[Callable[[str, str], Awaitable[ToolOutput]]], Awaitable[str]]
 
@@ -194,9 +194,7 @@ async def test_a_run_whose_code_waits_for_an_approval_is_parked_and_nothing_is_d
     agent, _, host = hosted(script)
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
-        async for event in run:
-            if isinstance(event, AwaitOpened):
-                break
+        event = await asked(run)
         assert (event.name, event.call_id) == ("wire", "call_0_0.3")
         run_id = run.id
     assert done == ["Ann", "x"]
@@ -224,9 +222,7 @@ async def test_code_that_takes_another_course_when_it_begins_again_ends_with_an_
     agent, _, _ = hosted(script)
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
-        async for event in run:
-            if isinstance(event, AwaitOpened):
-                break
+        event = await asked(run)
         await run.approve(event.id)
         result = await run.result()
     assert done == ["Ann", "wire Bob"]
@@ -261,9 +257,7 @@ async def test_answers_are_handed_out_in_the_order_of_the_log(tmp_path: Path) ->
     agent, _, host = hosted(script, late)
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.")
-        async for event in run:
-            if isinstance(event, AwaitOpened):
-                break
+        event = await asked(run)
         await run.approve(event.id)
         result = await run.result()
     assert host.runs == 2
