@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.failure import Recovery
 from weftline.kernel.entries import Asks, Effect, How, Over, Verdict
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -65,6 +66,8 @@ class Call(_Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    recovery: Recovery | None = None
+    """What is to follow from its failure: what was asked for, or that it can be corrected."""
     host: bool = False
     """It may ask for further calls while it runs."""
     parent: int | None = None

@@ -316,7 +316,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "denied":
         return blocked(s, index, "denied", "")  # the text is made of what the person said
     if call.verdict == "excluded":
-        return blocked(s, index, "excluded", prompts_policy.excluded(name))
+        return blocked(s, index, "excluded", policies.why_excluded(s, name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
         return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
@@ -407,7 +407,7 @@ def _after(s: State) -> Decision:
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
         return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
-    if s.policy.reached:
+    if s.policy.reached or s.guards.given_up:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:

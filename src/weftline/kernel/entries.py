@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.failure import FailureKind, HintReason, Recovery
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -24,7 +25,11 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
+from weftline.kernel.words import ANSWERS as ANSWERS
+from weftline.kernel.words import EXECUTED as EXECUTED
+from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
 FORMAT = 5
@@ -46,54 +51,16 @@ happened. `once` must never run twice: if a crash cuts it off, the call is in do
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 FinalReason: TypeAlias = Literal[
-    "loop_detected", "max_tool_turns", "max_turns", "max_cost", "time_budget", "tool_cap", "failure_cap", "policy"
+    "loop_detected",
+    "max_tool_turns",
+    "max_turns",
+    "max_cost",
+    "time_budget",
+    "tool_cap",
+    "failure_cap",
+    "policy",
+    "tool_failure",
 ]
-How: TypeAlias = Literal[
-    "returned",
-    "failed",
-    "timeout",
-    "unknown",
-    "invalid",
-    "budget",
-    "loop",
-    "skipped",
-    "in_doubt",
-    "repeat_of_doubt",
-    "cancelled",
-    "not_run",
-    "blocked",
-    "answered",
-    "denied",
-    "excluded",
-    "cap",
-]
-"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
-
-A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`). A
-person may have answered, too, or have refused it (`denied`). The run's policy may not have the tool (`excluded`), or
-no room for the call (`cap`).
-"""
-Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
-"""What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
-"""What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off.
-"""
-AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
-"""How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
-
-Of a call in doubt: it did not happen and may begin again (`approved`), it happened (`answered`), or nobody knows
-(`denied`).
-"""
-ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
-    "confirm": frozenset({"approved", "denied"}),
-    "question": frozenset({"answered", "denied"}),
-    "plan": frozenset({"approved", "answered", "denied"}),
-    "doubt": frozenset({"approved", "answered", "denied"}),
-}
-"""What a person may say to an await of each kind."""
-
-EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -151,6 +118,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    on_deploy: OnDeploy = "adopt"
+    """What becomes of the run when other code than before would carry it on."""
 
 
 class ModelRef(Head, frozen=True):
@@ -448,6 +417,12 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
     parent: str = ""
     """As in `call.opened`."""
+    kind: FailureKind | None = None
+    """Of a failure, unless it follows from `how`."""
+    recovery: Recovery | None = None
+    """What its tool asks for, or whoever gave the result."""
+    hint: HintReason | None = None
+    """That of the body's hint."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -575,6 +550,7 @@ Fact: TypeAlias = (
     | CapReached
     | PolicyDecided
     | RunUnattended
+    | DeployAdopted
     | RunEnded
 )
 

@@ -73,7 +73,7 @@ def before_batch(s: State) -> Decision | None:
         if rule.engine and use.failed:
             append += blocked(s, index, "blocked", prompts_policy.policy_failed(call.name))
         elif call.verdict == "excluded" or (rule.engine and use.allowed is not None and call.name not in use.allowed):
-            append += blocked(s, index, "excluded", prompts_policy.excluded(call.name))
+            append += blocked(s, index, "excluded", why_excluded(s, call.name))
         elif not call.bookkeeping:
             left.append(index)
     per_turn = rule.per_turn_max_tool_calls
@@ -98,7 +98,7 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     if rule is None:
         return None
     if rule.engine and use.allowed is not None and call.name not in use.allowed:
-        return "excluded", prompts_policy.excluded(call.name)
+        return "excluded", why_excluded(s, call.name)
     if call.bookkeeping:
         return None
     if use.reached:
@@ -112,6 +112,10 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     if limit is not None and use.calls + held + admitted >= limit:
         return CapReached("tool_cap", limit, use.calls)
     return None
+
+
+def why_excluded(s: State, tool: str) -> str:
+    return prompts_policy.withheld(tool) if tool in s.guards.withheld else prompts_policy.excluded(tool)
 
 
 def reached(s: State) -> Cap | None:

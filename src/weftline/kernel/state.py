@@ -120,6 +120,10 @@ class Guards(Room, frozen=True):
     """Tools with more calls in doubt than are remembered one by one."""
     final: str = ""
     """The reason for the forced final turn, once there is one."""
+    withheld: tuple[str, ...] = ()
+    """The tools that are not offered in the current turn, because of how they failed in the one before."""
+    given_up: bool = False
+    """A tool has failed in a way that brings the run to its end."""
 
 
 class ActiveTime(Room, frozen=True):

@@ -19,6 +19,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.decide import decide
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     EXECUTED,
     KIND,
@@ -275,7 +276,9 @@ class _Replay:
     async def _check_turn(self, head: TurnCompleted, item: Stored) -> None:
         """What today's tools make of the calls that the model asked for, and today's checks of its answer."""
         body = bodies.decode_turn(item.body)
-        asked, turn = await prepare_calls(body.message, self._work, self._services)
+        asked, turn = await prepare_calls(
+            body.message, self._work, self._services, withheld=self._state.guards.withheld
+        )
         found: list[Difference] = []
         before, after = turn_args(body), turn_args(turn)
         if len(asked) != len(head.calls):
@@ -311,7 +314,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted() | RunUnattended():
+        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted():
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(

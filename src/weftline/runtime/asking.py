@@ -47,6 +47,7 @@ class AskingCall:
     ) -> None:
         self._command = command
         self._id = state.batch.calls[command.index].id
+        self._withheld = state.guards.withheld
         self._work = work
         self._services = services
         self._sink = sink
@@ -140,9 +141,11 @@ class AskingCall:
         identity = f"{self._id}.{number}"
         while identity in conversation.call_ids:
             identity += "_"
-        prepared = await prepare_call(ToolCall(identity, tool, written), self._work, self._services)
-        final = prepared.args
-        made = bodies.turn_call(written, args=final, invalid=prepared.invalid, ask=prepared.ask)
+        call = ToolCall(identity, tool, written)
+        prepared = await prepare_call(call, self._work, self._services, withheld=self._withheld)
+        made = bodies.turn_call(
+            written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
+        )
         body = bodies.AskedBody(written, made, self.clock_ms)
         index = len(conversation.args)
         head = CallAsked(command.turn, index, command.index, prepared.asked)

@@ -87,7 +87,7 @@ def question_of(index: int, work: WorkingSet) -> AskBody | None:
     gated = conversation.gated.get(index)
     if gated is not None and gated.ask is not None:
         return gated.ask
-    return conversation.question(index)
+    return conversation.asked(index).ask
 
 
 def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:

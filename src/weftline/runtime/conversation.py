@@ -18,9 +18,21 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import (
+    AnswerBody,
+    AskedBody,
+    ClosedBody,
+    EndedBody,
+    GatedBody,
+    Pattern,
+    SummaryBody,
+    TurnBody,
+    TurnCall,
+)
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
@@ -61,6 +73,7 @@ from weftline.store.base import Stored
 
 _PARTS = (
     InstructionsRendered,
+    DeployAdopted,
     TurnCompleted,
     CallAsked,
     CallGated,
@@ -85,6 +98,9 @@ _TYPES = frozenset(_PARTS)
 _NOT_COUNTED = frozenset[How](
     {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
 )
+
+
+_AS_ASKED = TurnCall()
 
 
 class Asked(Struct, frozen=True):
@@ -137,6 +153,8 @@ class Conversation:
         """How often each tool was called: carried out, answered in its place, unknown or invalid."""
         self.system: str | None = None
         """The run's instructions, if code rendered them."""
+        self.digests: Digests | None = None
+        """What the run rests on; None before it was loaded, and for one that rests on no code."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -153,8 +171,10 @@ class Conversation:
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
         """The messages with their contents, by whether notes stand in for images."""
-        self._results: dict[int, ToolResult] = {}
+        self.results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
+        self.hints: dict[int, Hint] = {}
+        """What would help after those that failed."""
         self._open = 0
         self._asked: dict[int, Asked] = {}
         self.nested: dict[int, list[Nested]] = {}
@@ -225,7 +245,7 @@ class Conversation:
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for result in self._results.values():
+        for result in self.results.values():
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):
@@ -249,19 +269,12 @@ class Conversation:
         assert self.turn is not None
         return bodies.turn_args(self.turn)[index]
 
-    def problem(self, index: int) -> str:
-        """What is read in place of the result of a call that the tool pipeline refused; "" if it did not."""
+    def asked(self, index: int) -> TurnCall:
+        """What the tool pipeline made of a call of the latest turn."""
         if index in self._asked:
-            return self._asked[index].body.call.invalid
+            return self._asked[index].body.call
         turn = self.turn
-        return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
-
-    def question(self, index: int) -> AskBody | None:
-        """What people are asked about a call, unless a gate has another question."""
-        if index in self._asked:
-            return self._asked[index].body.call.ask
-        turn = self.turn
-        return turn.calls[index].ask if turn is not None and index < len(turn.calls) else None
+        return turn.calls[index] if turn is not None and index < len(turn.calls) else _AS_ASKED
 
     def parent_of(self, index: int) -> str:
         """The id of the call that asked for this one; "" if it was the model."""
@@ -338,10 +351,12 @@ class Conversation:
                 if head.parent:
                     self._answer_further(head.index, result)
                     return
-                self._results[head.index] = result
+                self.results[head.index] = result
+                if head.is_error:
+                    self._hint(head, closed)
                 self._grow(len(body))
-                if len(self._results) == self._open:
-                    self._add(ToolResults(tuple([self._results[index] for index in sorted(self._results)])), 0)
+                if len(self.results) == self._open:
+                    self._add(ToolResults(tuple([self.results[index] for index in sorted(self.results)])), 0)
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
@@ -352,6 +367,13 @@ class Conversation:
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
                 self._remember(rendered.state)
+            case DeployAdopted():
+                if self.digests is not None:
+                    self.digests = adopted(self.digests, head.changed)
+                if body:
+                    rendered = bodies.decode_rendered(body)
+                    self.system = rendered.text
+                    self._remember(rendered.state)
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
@@ -399,7 +421,8 @@ class Conversation:
         self._open = len(head.calls)
         self._asked = {}
         self.nested = {}
-        self._results = {}
+        self.results = {}
+        self.hints = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
@@ -430,6 +453,11 @@ class Conversation:
             self.args[head.index] = bytes(answer.args)
         if answer.remember is not None and head.outcome == "approved":
             self.allowed.append((head.id, answer.remember))
+
+    def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
+        hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
+        if hint is not None:
+            self.hints[head.index] = hint
 
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
@@ -50,6 +51,7 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
+from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
@@ -133,7 +135,7 @@ class EmbeddedEngine(StoredRuns):
             )
 
         self._residents = Residents(
-            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
+            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._is_at_home
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
@@ -146,6 +148,9 @@ class EmbeddedEngine(StoredRuns):
             await self._carry_on()
         self.ready = True
         return self
+
+    def _is_at_home(self, plan: RunPlan) -> bool:
+        return is_at_home(plan, self._tools)
 
     async def _carry_on(self) -> None:
         store = self._log_store
@@ -275,6 +280,7 @@ class EmbeddedEngine(StoredRuns):
                     once.release(slot)
                     return earlier
             await self.check(plan, workspace=workspace)
+            plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
@@ -332,7 +338,16 @@ class EmbeddedEngine(StoredRuns):
     def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._log_store.next_epoch(), self.clock.now_us()
-        return child_write(run, plan, parent, key=key, epoch=epoch, at=at)
+        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
+
+    def _resting(self, plan: RunPlan) -> RunPlan:
+        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
+        if self._store.folder is None or (plan.code is None and not plan.tools):
+            return plan
+        if plan.digests is not None:  # it is another run's
+            plan = replace(plan, digests=None)
+        digests = self._tools.digests(plan)
+        return plan if digests is None else replace(plan, digests=digests)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta, ToolSpec
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
@@ -38,9 +38,10 @@ from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
-from weftline.runtime.toolbox import EMPTY
+from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.checking import issues_of
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ async def call_model(
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
+    request = with_reminders(request, work.conversation, work.toolbox or EMPTY)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()
@@ -139,6 +141,7 @@ class _ModelCall:
         self._failures = state.attempt.failures
         self._estimate = state.attempt.estimate
         self._limits = state.limits
+        self._withheld = state.guards.withheld
         self._work = work
         self._services = services
         self.begin()
@@ -239,7 +242,7 @@ class _ModelCall:
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(message, work, self._services)
+        asked, turn = await prepare_calls(message, work, self._services, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await misfit(work, text)
@@ -327,7 +330,7 @@ def _request(
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
-        tools=(work.toolbox or EMPTY).specs,
+        tools=_offered(work.toolbox or EMPTY, state.guards.withheld),
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
@@ -340,6 +343,10 @@ def _request(
         timeout_s=timeout_s,
         native=conversation.native(model.catalog_id),
     )
+
+
+def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
+    return [spec for spec in toolbox.specs if spec.name not in withheld] if withheld else toolbox.specs
 
 
 def _excess(text: str) -> str:

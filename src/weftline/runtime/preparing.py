@@ -1,20 +1,22 @@
-"""The tool pipeline before anything is decided: which tool a call is of, its final arguments, whether people are asked.
-
-Determined once, by whoever asks for the call: from then on these are facts, whatever code runs next.
+"""What becomes of the calls that a model, or a call of its, asked for before anything is decided: their tools and final
+arguments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import cast
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
+from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody, TurnBody, turn_body
 from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
@@ -23,6 +25,7 @@ from weftline.runtime.code import RunCode
 from weftline.runtime.live import WorkingSet, is_being_cancelled
 from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
+from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
 from weftline.tools.client_side import input_invalid_result
@@ -45,30 +48,37 @@ class Prepared(Struct, frozen=True):
     args: bytes
     invalid: str = ""
     ask: AskBody | None = None
+    failure: Failure | None = None
 
 
 async def prepare_calls(
-    message: Assistant, work: WorkingSet, services: Services
+    message: Assistant, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """The calls of a model's message."""
+    """The calls of a model's message. Tools that are `withheld` in this turn are not called."""
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
     asks: dict[int, AskBody] = {}
+    failures: dict[int, Failure] = {}
     for index, call in enumerate(message.calls):
         if index % _STINT == _STINT - 1:
             await asyncio.sleep(0)  # others have a turn
-        prepared = await prepare_call(call, work, services)
+        prepared = await prepare_call(call, work, services, withheld=withheld)
         asked.append(prepared.asked)
         found.append(prepared.args)
         if prepared.invalid:
             invalid[index] = prepared.invalid
         if prepared.ask is not None:
             asks[index] = prepared.ask
-    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks)
+        if prepared.failure is not None:
+            failures[index] = prepared.failure
+    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks, failures=failures)
 
 
-async def prepare_call(call: ToolCall, work: WorkingSet, services: Services) -> Prepared:
+async def prepare_call(
+    call: ToolCall, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+) -> Prepared:
+    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
     gated = code is not None and code.gates
@@ -77,40 +87,43 @@ async def prepare_call(call: ToolCall, work: WorkingSet, services: Services) -> 
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
     prepared = await _prepared(tool, call, work, services, code)
-    invalid = prepared if isinstance(prepared, str) else ""
-    args = _as_object(call.args) if isinstance(prepared, str) else prepared
-    verdict = "invalid" if isinstance(prepared, str) else "ok"
-    if call.name in toolbox.excluded:
-        invalid, verdict = "", "excluded"
-    asking = None
-    if not gated and verdict == "ok":
-        asking = put_to_people(tool, args, work)
-    return Prepared(
-        AskedCall(
-            call.id,
-            call.name,
-            digest(args),
-            verdict if asking is None else asking.verdict,
-            tool.effect,
-            tool.client,
-            tool.concurrent and not (code is not None and code.sequential),
-            gated and verdict != "excluded",
-            is_carried_out_by_run(tool),
-            None if asking is None else asking.asks,
-            "" if asking is None else asking.allowed_by,
-            bookkeeping=is_bookkeeping(tool),
-            terminal=ends_run(tool),
-            host=is_host(tool),
-        ),
-        args,
-        invalid if asking is None else asking.problem,
-        None if asking is None else asking.body,
+    misfit = prepared if isinstance(prepared, _Misfit) else None
+    args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
+    verdict = "ok" if misfit is None else "invalid"
+    if call.name in toolbox.excluded or call.name in withheld:
+        misfit, verdict = None, "excluded"
+    asked = AskedCall(
+        call.id,
+        call.name,
+        digest(args),
+        verdict,
+        tool.effect,
+        tool.client,
+        tool.concurrent and not (code is not None and code.sequential),
+        gated and verdict != "excluded",
+        is_carried_out_by_run(tool),
+        bookkeeping=is_bookkeeping(tool),
+        terminal=ends_run(tool),
+        host=is_host(tool),
     )
+    if misfit is not None:
+        return Prepared(asked, args, misfit.text, failure=misfit.failure)
+    if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
+        return Prepared(asked, args)
+    asked = replace(asked, verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
+    return Prepared(asked, args, asking.problem, asking.body)
+
+
+class _Misfit(Struct, frozen=True):
+    """What the model reads in place of a result, and what is known besides."""
+
+    text: str
+    failure: Failure | None = None
 
 
 async def _prepared(
     tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
-) -> bytes | str:
+) -> bytes | _Misfit:
     """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
     prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
@@ -127,14 +140,16 @@ async def _prepared(
         _check_object(args)
         return args
     except InvalidArguments as error:
-        return joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
+        text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
+        return _Misfit(text, hinting.misfit(tool, call, error))
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_being_cancelled():
             raise
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired
         reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
-        return prompts.tool_failed_to_prepare(call.name, reason)
+        text = prompts.tool_failed_to_prepare(call.name, reason)
+        return _Misfit(text, Failure(text, "internal"))
 
 
 def _as_object(args: str) -> bytes:
