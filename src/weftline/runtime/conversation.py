@@ -332,14 +332,6 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
-            case CallAsked():
-                self._ask_further(head, bodies.decode_asked(body))
-            case CallGated():
-                self._gate(head.index, bodies.decode_gated(body))
-            case AwaitClosed():
-                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
-            case ChildEnded():
-                self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
@@ -360,6 +352,14 @@ class Conversation:
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
+            case AwaitClosed():
+                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
+            case ChildEnded():
+                self.children[head.index] = head, bodies.decode_ended(body)
+            case CallAsked():
+                self._ask_further(head, bodies.decode_asked(body))
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -480,8 +480,11 @@ class Conversation:
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    said = [message for message in messages if isinstance(message, Assistant)]
-    return dict.fromkeys([call.id for message in said for call in message.calls])
+    ids: dict[str, None] = {}
+    for message in messages:
+        if type(message) is Assistant:
+            ids |= dict.fromkeys([call.id for call in message.calls])
+    return ids
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
