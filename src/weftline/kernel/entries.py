@@ -29,6 +29,7 @@ from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.kernel.words import ANSWERS as ANSWERS
 from weftline.kernel.words import EXECUTED as EXECUTED
+from weftline.kernel.words import OF_RUN as OF_RUN
 from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
@@ -310,7 +311,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int

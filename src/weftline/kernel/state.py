@@ -33,7 +33,7 @@ class Question(Room, frozen=True):
     """
 
     index: int
-    """The call's, in the batch."""
+    """The call's, in the batch; `OF_RUN` for an await about the run."""
     deadline_at: int | None = None
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
@@ -169,6 +169,8 @@ class Control(Room, frozen=True):
     paused: bool = False
     cancel: str = ""
     queue: tuple[Queued, ...] = ()
+    held_by: str = ""
+    """The open await about the run itself: nothing begins before it is answered."""
 
 
 class Compaction(Room, frozen=True):
@@ -283,6 +285,8 @@ class State(Room, frozen=True):
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
         batch, limits = self.batch, self.limits
+        if self.control.held_by:
+            return True
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
         running = [index for index in batch.running if not self.is_waiting(index)]
         if not asked or not all(batch.calls[index].awaiting for index in running):
