@@ -66,6 +66,8 @@ class Call(_Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    fallback: str = ""
+    """The tool that carries it out in place of its client, which is gone."""
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
     host: bool = False
@@ -74,6 +76,11 @@ class Call(_Room, frozen=True):
     """The index of the call that asked for it; None for one of the model's."""
     concurrent: bool = False
     """Of one with a parent: whether it may run beside others of that kind."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that carries it out."""
+        return self.fallback or self.name
 
     @property
     def held(self) -> bool:

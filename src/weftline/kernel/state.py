@@ -16,6 +16,7 @@ from weftline.kernel.batch import Grant as Grant
 from weftline.kernel.batch import Stage as Stage
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import AwaitKind, Fact, Limits, ModelRef, Parent
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
 
 
@@ -40,6 +41,8 @@ class Question(Room, frozen=True):
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):

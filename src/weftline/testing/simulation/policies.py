@@ -28,6 +28,7 @@ from weftline.kernel.entries import (
     RunResumed,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.testing.simulation.trace import require
 
@@ -129,6 +130,13 @@ class Stopwatch:
                 self._most = head.limits.max_concurrent_calls
             case CallAsked():
                 self._nested[head.turn, head.index] = head
+            case CallUnclaimed(fallback=str(tool)) if tool:
+                place = head.turn, head.index
+                self._questions.discard(head.id)
+                self._offered.discard(place)
+                if place in self._nested:
+                    asked = self._nested[place]
+                    self._nested[place] = replace(asked, call=replace(asked.call, client=None, concurrent=False))
             case ChildEnded():
                 self._children.discard((head.turn, head.index))
             case CallOpened():
