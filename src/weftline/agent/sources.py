@@ -25,6 +25,7 @@ from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
+from weftline.agent.options import check_deps
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
@@ -33,7 +34,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset
+from weftline.tools.base import Tool, Toolset, is_host
 
 logger = logging.getLogger(__name__)
 
@@ -217,6 +218,7 @@ class AgentTools:
             frame = await self._framed(setup, plan, tools, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
+                check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:
@@ -318,6 +320,9 @@ class AgentTools:
                 if lazy:
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
+        for name, one in list(tools.items()):
+            if (bind := getattr(one, "of", None)) is not None and is_host(one):
+                tools[name] = bind(tools, shown=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
             if name in tools:
