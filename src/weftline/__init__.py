@@ -16,6 +16,7 @@ __all__ = [
     "BasicPolicy",
     "BeforeModel",
     "Behavior",
+    "Bounded",
     "Caps",
     "ChildToolGate",
     "Compaction",
@@ -29,6 +30,7 @@ __all__ = [
     "McpError",
     "McpToolGate",
     "OutputReady",
+    "Paging",
     "Policy",
     "PolicyDecision",
     "PolicyTurn",
@@ -39,6 +41,7 @@ __all__ = [
     "RunFailed",
     "RunInfo",
     "RunResult",
+    "ServerData",
     "Settings",
     "Skill",
     "SystemRendered",
@@ -116,7 +119,7 @@ if TYPE_CHECKING:
     from weftline.errors import Conflict, WeftlineError
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
-    from weftline.outcome import Telemetry
+    from weftline.outcome import ServerData, Telemetry
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -128,6 +131,7 @@ if TYPE_CHECKING:
         Unknown,
         WillNotHappen,
     )
+    from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.code import code
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
@@ -145,6 +149,9 @@ else:
         "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
         "BasicPolicy": "weftline.agent.policy",
+        "Bounded": "weftline.tools.bounding",
+        "Paging": "weftline.tools.bounding",
+        "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Caps": "weftline.agent.policy",
         "Compaction": "weftline.agent.compaction",

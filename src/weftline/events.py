@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weftline.failure import CallFailure, Clarification
 from weftline.messages import Usage
-from weftline.outcome import Telemetry, preview_of
+from weftline.outcome import Bounds, ServerData, Telemetry, preview_of
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -111,7 +111,8 @@ class CallFellBack(Event, frozen=True):
 class CallFinished(Event, frozen=True):
     """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between.
 
-    `failure` is that of a call without `ok`, `telemetry` what the call took.
+    `failure` is that of a call without `ok`, `telemetry` what the call took, `bounds` how much of all there is it has,
+    and `server_data` what the call left for those who follow the run.
     """
 
     call_id: str
@@ -122,6 +123,8 @@ class CallFinished(Event, frozen=True):
     parent_call: str | None = None
     failure: CallFailure | None = None
     telemetry: Telemetry = Telemetry(0)
+    bounds: Bounds | None = None
+    server_data: tuple[ServerData, ...] = ()
 
     @property
     def preview(self) -> str:

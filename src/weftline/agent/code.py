@@ -470,7 +470,18 @@ class AgentCode:
             seen = in_words(output.parts) if call.is_blind() else output.parts
             size, counts = output_bytes(seen), dict(call.counts)
             await self.tell(
-                points.ToolAfter(call.turn, call.id, call.name, seen, output.is_error, size, counts, display_name=shown)
+                points.ToolAfter(
+                    call.turn,
+                    call.id,
+                    call.name,
+                    seen,
+                    output.is_error,
+                    size,
+                    counts,
+                    output.bounds,
+                    output.server_data,
+                    display_name=shown,
+                )
             )
         return output
 

@@ -268,7 +268,7 @@ class _Told:
             self._conversation.take(head, item.body)
 
     def _take_call(self, head: CallClosed, body: bytes) -> None:
-        event = finished_call(head, body)
+        event, closed = finished_call(head, body), bodies.decode_closed(body)
         args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
         self._calls.append(
             CallRecord(
@@ -280,8 +280,10 @@ class _Told:
                 how=head.how,
                 turn=head.turn,
                 parent_call=head.parent or None,
-                failure=_failure(event, bodies.decode_closed(body).failure),
+                failure=_failure(event, closed.failure),
                 telemetry=event.telemetry,
+                bounds=closed.bounds,
+                server_data=closed.server_data,
             )
         )
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -182,6 +182,10 @@ class ClosedBody(Struct, omit_defaults=True):
     """Of an error: what is known about it besides its text and how the call was closed."""
     telemetry: Telemetry | None = None
     """What the call took, as far as its tool has said so."""
+    bounds: Bounds | None = None
+    """Of a part of something larger."""
+    server_data: tuple[ServerData, ...] = ()
+    """What no model reads."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):

@@ -70,6 +70,7 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
+from weftline.outcome import Bounds
 from weftline.plan import RunPlan
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.spending import BYTES_PER_TOKEN
@@ -185,6 +186,8 @@ class Conversation:
         """Of the latest turn's calls, by index."""
         self.hints: dict[int, Hint] = {}
         """What would help after those that failed."""
+        self.bounds: dict[int, Bounds] = {}
+        """Of those that are truncated."""
         self._open = 0
         self._clarifying = ""
         """The await that asks for what a failed call lacks."""
@@ -356,6 +359,8 @@ class Conversation:
                     self._answer_further(head.index, result)
                     return
                 self.results[head.index] = result
+                if closed.bounds is not None and closed.bounds.truncated:
+                    self.bounds[head.index] = closed.bounds
                 if head.is_error:
                     self._hint(head, closed)
                 self._grow(len(body))
@@ -438,6 +443,7 @@ class Conversation:
         self.nested = {}
         self.results = {}
         self.hints = {}
+        self.bounds = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 

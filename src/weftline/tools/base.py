@@ -17,7 +17,7 @@ from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_faul
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.surrogates import whole
 
@@ -181,6 +181,8 @@ class ToolContext(Struct, Generic[Deps]):
     """For a tool that is a host (`is_host`)."""
     telemetry: Telemetry | None = None
     """What the call took, for a tool that knows: set it before you return."""
+    server_data: list[ServerData] = []
+    """What the call leaves for others than the model: add to it. It is kept with the result."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -194,6 +196,10 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     """Of an error: what is known about it besides its text."""
     telemetry: Telemetry | None = None
     """What the call took, if its tool knows better than the runtime."""
+    bounds: Bounds | None = None
+    """Of a tool that is declared bounded: how much of all there is this has."""
+    server_data: tuple[ServerData, ...] = ()
+    """What no model reads."""
     asks: AskBody | None = None
     """What a person is asked in place of this result; see `ToolQuestion`."""
     asks_for_s: float | None = None

@@ -40,6 +40,7 @@ from weftline.tools.base import (
     Unknown,
     WillNotHappen,
 )
+from weftline.tools.bounding import Paging
 from weftline.tools.results import error_of, output_of, question_of
 from weftline.tools.returned import ReturnType
 from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
@@ -96,6 +97,7 @@ class FunctionTool(Generic[P, R, D]):
         terminal: bool = False,
         example: Mapping[str, Any] | None = None,
         reminder: str = "",
+        bounded: bool | Paging = False,
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -118,6 +120,7 @@ class FunctionTool(Generic[P, R, D]):
         self.terminal = terminal
         self.example = _checked_example(self.name, example)
         self.reminder = reminder
+        self.bounded = bounded
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -130,6 +133,10 @@ class FunctionTool(Generic[P, R, D]):
         self._hints = resolved_hints(fn, _names_around(fn))
         if isinstance(confirm, str):
             require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
+        if isinstance(bounded, Paging) and bounded.cursor not in arguments_of(
+            self._signature, self._hints, ToolContext
+        ):
+            raise ValueError(f"tool {self.name!r}: {bounded.cursor!r} is not an argument of it, to take the cursor")
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         self._returns: ReturnType | None = None
@@ -313,6 +320,7 @@ def tool(
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
+    bounded: bool | Paging = False,
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -332,6 +340,7 @@ def tool(
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
+    bounded: bool | Paging = False,
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -359,6 +368,8 @@ def tool(
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
         example: Arguments of a call as it should be, which a model is shown after one that did not fit.
         reminder: What a model is reminded of when it reads a result, in that request only.
+        bounded: Whether results are a part of something larger: the function returns `Bounded(…)`. With
+            `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -382,6 +393,7 @@ def tool(
             terminal=terminal,
             example=example,
             reminder=reminder,
+            bounded=bounded,
         )
 
     return made if fn is None else made(fn)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
@@ -20,6 +21,7 @@ from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
+from weftline.tools.bounding import Bounded
 
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
@@ -33,6 +35,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             return ToolOutput((Text(whole(value)),))
         if isinstance(value, ToolOutput):
             return _checked(value)
+        if isinstance(value, Bounded):
+            return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
         if parts := _parts(value):
             return _checked(ToolOutput(parts))
         try:

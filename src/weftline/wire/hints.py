@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from weftline.failure import CallFailure, Clarification, FailureKind, FieldIssue, Hint, HintReason, Recovery
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, Telemetry
 
 
 class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -54,6 +54,20 @@ class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def failure(self) -> CallFailure:
         return CallFailure(self.kind, self.recovery, None if self.hint is None else self.hint.hint)
+
+
+class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`weftline.outcome.Bounds`."""
+
+    returned: int
+    total: int | None = None
+    truncated: bool = False
+    next_cursor: str | None = None
+    refinement_hint: str = ""
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(**asdict(self))
 
 
 class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
