@@ -18,7 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):

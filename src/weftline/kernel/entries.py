@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Unit
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -27,7 +28,7 @@ from weftline.kernel.context import (
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
-FORMAT = 4
+FORMAT = 5
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -46,7 +47,15 @@ happened. `once` must never run twice: if a crash cuts it off, the call is in do
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 FinalReason: TypeAlias = Literal[
-    "loop_detected", "max_tool_turns", "max_turns", "max_cost", "time_budget", "tool_cap", "failure_cap", "policy"
+    "loop_detected",
+    "max_tool_turns",
+    "max_turns",
+    "max_cost",
+    "time_budget",
+    "tool_cap",
+    "failure_cap",
+    "policy",
+    "budget",
 ]
 How: TypeAlias = Literal[
     "returned",
@@ -151,6 +160,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    budget: BudgetRule | None = None
+    """What the run may spend, with all below it."""
 
 
 class ModelRef(Head, frozen=True):
@@ -201,6 +212,10 @@ class Parent(Head, frozen=True):
     depth: int = 1
     root: str = ""
     """The run that nobody's call began. Empty in older logs."""
+    above: tuple[str, ...] = ()
+    """The accounts that its calls are booked on besides its own and its workspace's, the nearest first."""
+    budgets: dict[str, BudgetRule] = {}
+    """What the runs among these may spend, by account."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
@@ -249,6 +264,8 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
     offered: str = ""
     """Of the run's first attempt: the digest of the instructions and the tools that models are offered."""
+    held: Held | None = None
+    """What is reserved for it, if any limit is above it."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
@@ -374,6 +391,8 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     timeout_us: int | None = None
     """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
+    held: Held | None = None
+    """As in `attempt.started`."""
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
@@ -458,6 +477,9 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
+    level: Level | None = None
+    """For a budget: where the limit is, and what of."""
+    unit: Unit | None = None
 
 
 class MessageQueued(Head, frozen=True, tag="message.queued"):
@@ -552,6 +574,7 @@ Fact: TypeAlias = (
     | CompactionFailed
     | ContextCompacted
     | ContextRestored
+    | BudgetRefused
     | CapReached
     | PolicyDecided
     | RunUnattended

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
+from weftline.kernel.budget import BudgetRefused, Held
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
 from weftline.messages import Usage
@@ -292,6 +293,15 @@ class Compaction(Room, frozen=True):
     """Someone has taken a summary back."""
 
 
+class Budget(Room, frozen=True):
+    """What the run has reserved in the budget tree, and what it was refused."""
+
+    holds: dict[str, Held] = {}
+    """By what is under way: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
+    refused: BudgetRefused | None = None
+    """What brings the run to its end."""
+
+
 MAX_COST_NUSD = 10**18
 """A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
 
@@ -340,6 +350,7 @@ class State(Room, frozen=True):
     totals: Totals = Totals()
     compaction: Compaction = Compaction()
     policy: PolicyUse = PolicyUse()
+    budget: Budget = Budget()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property
@@ -386,7 +397,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 7
+FOLD = 8
 """The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
 
 A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.

@@ -45,6 +45,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import closed_by_client, was_answered
+from weftline.runtime.budgets import Ledger
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
@@ -118,6 +119,8 @@ class EmbeddedEngine(StoredRuns):
         self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
+        self.ledger = Ledger()
+        await self.ledger.open(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
@@ -133,7 +136,13 @@ class EmbeddedEngine(StoredRuns):
             )
 
         self._residents = Residents(
-            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._tools.knows
+            store,
+            clock=self.clock,
+            hub=self._hub,
+            limits=self._limits,
+            new_driver=new_driver,
+            knows=self._tools.knows,
+            ledger=self.ledger,
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
