@@ -536,6 +536,7 @@ class Engine(EndedRuns):
             settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
             policy=options.get("policy"),
+            budget=options.get("budget"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
             metadata=options.get("metadata"),

@@ -8,57 +8,33 @@ undone here. So the sums are those of the logs at any time, and a process that b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, timedelta
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Period, Unit
+from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Period, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, TurnCompleted
 from weftline.kernel.state import State
 from weftline.plan import RunPlan
-from weftline.store.budgets import Booking, Limit
+from weftline.store.budgets import (
+    Booking,
+    Limit,
+    Sums,
+    agent_account,
+    day_of,
+    first_day,
+    level_of,
+    limits_of,
+    run_account,
+    thread_account,
+    workspace_account,
+)
 from weftline.store.database import Database
 from weftline.store.records import budgets
 
-_EPOCH = date(1970, 1, 1)
-_DAY_US = 86_400_000_000
 Accounts: TypeAlias = tuple[str, ...]
 _NO_RULES: Mapping[str, BudgetRule] = {}
-
-
-class Sums(Struct):
-    """Of an account, for one day or for all of them."""
-
-    nusd: int = 0
-    tokens: int = 0
-    active_us: int = 0
-    calls: int = 0
-    held_nusd: int = 0
-    held_tokens: int = 0
-    held_calls: int = 0
-
-    def add(self, one: Booking | Sums) -> None:
-        self.nusd += one.nusd
-        self.tokens += one.tokens
-        self.active_us += one.active_us
-        self.calls += one.calls
-        self.held_nusd += one.held_nusd
-        self.held_tokens += one.held_tokens
-        self.held_calls += one.held_calls
-
-    def of(self, unit: Unit) -> tuple[int, int]:
-        """What is spent, and what is reserved."""
-        match unit:
-            case "usd":
-                return self.nusd, self.held_nusd
-            case "tokens":
-                return self.tokens, self.held_tokens
-            case "seconds":
-                return self.active_us, 0
-            case "calls":
-                return self.calls, self.held_calls
 
 
 class Need(Struct, frozen=True):
@@ -158,7 +134,7 @@ class Ledger:
         The first account is the run's own, if that has limits: there `final` has to fit as well, the turn that answers
         when nothing else may begin. What the runs above keep for theirs is not touched either.
         """
-        today = at // _DAY_US
+        today = day_of(at)
         for place, account in enumerate(accounts):
             limits = self.limits(account, rules)
             if not limits:
@@ -315,58 +291,8 @@ def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
             return Need(held.nusd, held.tokens, held.calls), 0
 
 
-def limits_of(rule: BudgetRule) -> list[Limit]:
-    """The limits that a run brought along."""
-    given: tuple[tuple[Unit, int | None], ...] = (
-        ("usd", rule.nusd),
-        ("tokens", rule.tokens),
-        ("seconds", rule.active_us),
-        ("calls", rule.calls),
-    )
-    return [Limit(unit, amount, "total", rule.on_exceeded) for unit, amount in given if amount is not None]
-
-
 def agent_of(plan: RunPlan) -> str | None:
     """The agent that a run is one of: a stored one by its id, one of code by its name."""
     if plan.agent_id is not None:
         return plan.agent_id
     return None if plan.code is None else plan.name if plan.path else plan.code
-
-
-def run_account(key: int) -> str:
-    return f"run:{key}"
-
-
-def thread_account(key: int) -> str:
-    return f"thread:{key}"
-
-
-def agent_account(workspace: int, agent: str) -> str:
-    return f"agent:{workspace}:{agent}"
-
-
-def workspace_account(key: int) -> str:
-    return f"workspace:{key}"
-
-
-def level_of(account: str) -> Level:
-    match account.partition(":")[0]:
-        case "workspace":
-            return "workspace"
-        case "agent":
-            return "agent"
-        case "thread":
-            return "thread"
-        case _:
-            return "run"
-
-
-def day_of(at: int) -> int:
-    return at // _DAY_US
-
-
-def first_day(day: int, period: Period) -> int:
-    """The day that the period of a day begins with."""
-    if period == "day":
-        return day
-    return day - (_EPOCH + timedelta(days=day)).day + 1

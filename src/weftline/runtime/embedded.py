@@ -45,7 +45,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.answers import closed_by_client, was_answered
-from weftline.runtime.budgets import Ledger
+from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
@@ -65,6 +65,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.requests import check_request
+from weftline.runtime.reserving import require_prices
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.toolbox import ServerTools, ToolSource
@@ -119,8 +120,8 @@ class EmbeddedEngine(StoredRuns):
         self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
-        self.ledger = Ledger()
-        await self.ledger.open(self._store.records)
+        ledger = self._ledger = Ledger()
+        await ledger.open(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
@@ -142,7 +143,7 @@ class EmbeddedEngine(StoredRuns):
             limits=self._limits,
             new_driver=new_driver,
             knows=self._tools.knows,
-            ledger=self.ledger,
+            ledger=ledger,
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
@@ -238,7 +239,7 @@ class EmbeddedEngine(StoredRuns):
         """The key of a workspace, which is created if it is new."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
@@ -246,6 +247,8 @@ class EmbeddedEngine(StoredRuns):
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
             models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+            account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
+            require_prices(account, models, catalog)
             if plan.limits.compaction is not None and plan.limits.compaction.model:
                 catalog.resolve(plan.limits.compaction.model)
             if plan.sampling != _AS_THE_MODEL_DOES:
@@ -283,7 +286,7 @@ class EmbeddedEngine(StoredRuns):
                 if earlier is not None:
                     once.release(slot)
                     return earlier
-            await self.check(plan, workspace=workspace)
+            await self.check(plan, workspace=workspace, thread=thread)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
@@ -342,6 +345,9 @@ class EmbeddedEngine(StoredRuns):
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._log_store.next_epoch(), self.clock.now_us()
         return child_write(run, plan, parent, key=key, epoch=epoch, at=at)
+
+    async def budgets_changed(self) -> None:
+        await self._ledger.read_limits(self._store.records)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)

@@ -6,20 +6,24 @@ answer that the request asks for, at the highest price that the model has for in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
-from weftline.errors import WeftlineError
+from weftline.errors import InvalidRequest, WeftlineError
 from weftline.kernel.budget import BudgetRefused, Held
+from weftline.kernel.budgeting import UNPRICED
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import AttemptStarted, CallOpened
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
 from weftline.providers.catalog import Catalog, ResolvedModel
-from weftline.runtime.budgets import NOTHING, Account, Need, day_of
+from weftline.runtime.budgets import NOTHING, Account, Need
 from weftline.runtime.compacting import summary_model
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.models import cost_of, resolve
 from weftline.runtime.toolbox import EMPTY
+from weftline.store.budgets import day_of
 
 INPUT_FACTOR = 2
 """Tokens are counted by the provider, in its own way. Texts in some languages have twice as many as is estimated."""
@@ -108,8 +112,22 @@ def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
     return most if own is None else min(most, own)
 
 
-def is_priced(catalog: Catalog, model: ResolvedModel) -> bool:
-    return cost_of(catalog, model, Usage(input=1, output=1)) is not None
+def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: Catalog) -> None:
+    """Raises `InvalidRequest` (`unpriced_model`) for the first model, if it has no known price and needs one.
+
+    A fallback is refused when it is to be asked: it may never be.
+    """
+    if not account.active or not models:
+        return
+    if not account.ledger.counts_usd(account.accounts, account.rules):
+        return
+    if cost_of(catalog, models[0], Usage(input=1, output=1)) is None:
+        model = models[0].catalog_id
+        raise InvalidRequest(
+            f"The model {model} has no known price, so it cannot be used under a limit in US dollars.",
+            code=UNPRICED,
+            model=model,
+        )
 
 
 def _worst_case(catalog: Catalog | None, model: ResolvedModel, *, tokens: int, output: int) -> Need | None:
