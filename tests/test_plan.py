@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
+from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule, TagClause
@@ -121,7 +122,7 @@ VERSION_4 = replace(
     ),
     requested_by="key:ann",
 )
-EXAMPLE = replace(
+VERSION_5 = replace(
     VERSION_4,
     v=5,
     limits=replace(
@@ -134,6 +135,11 @@ EXAMPLE = replace(
             tag_clauses=(TagClause(None, ("costly",)),),
         ),
     ),
+)
+EXAMPLE = replace(
+    VERSION_5,
+    v=6,
+    limits=replace(VERSION_5.limits, budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop")),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -225,6 +231,7 @@ def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
     assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
     assert decode_plan((PLANS / "v4.json").read_bytes()) == VERSION_4
+    assert decode_plan((PLANS / "v5.json").read_bytes()) == VERSION_5
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:
