@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from weftline.errors import Forbidden, Issue, NotFound, invalid
+from weftline.errors import Issue, NotFound, invalid
 from weftline.kernel.budget import BudgetRule, Level, Unit
 from weftline.store.budgets import (
     Booking,
@@ -65,14 +65,12 @@ class Subject(Struct, frozen=True):
 async def subject(
     at: Workspaces, caller: Caller, level: Level, id: str | None, *, thread: tuple[int, str] | None = None
 ) -> Subject:
-    """What a caller means. Whoever was narrowed to some agents has nothing to say about anything else.
+    """What a caller means.
 
     `thread` is the key of the session with this id, and its salt.
     """
     match level:
         case "workspace":
-            if caller.agents:
-                raise Forbidden("This credential is for some agents only.")
             return Subject(workspace_account(caller.workspace))
         case "agent":
             found = (await agents.find_visible(at, caller, id or "")).id

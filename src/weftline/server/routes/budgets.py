@@ -55,7 +55,6 @@ ROUTES = (
         _BASE,
         change,
         scopes=("budgets:write",),
-        narrowed="its agents",
         summary="Set the limits of a workspace, an agent or a session",
         body=BudgetModel,
         warns=True,

@@ -27,7 +27,8 @@ def set_limits(account: str, wanted: Sequence[Limit], *, workspace: int, by: str
     yield from statement("DELETE FROM budget_limits WHERE account = $1", account)
     for one in wanted:
         yield from statement(
-            f"INSERT INTO budget_limits ({_LIMIT}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            f"INSERT INTO budget_limits ({_LIMIT}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+            " ON CONFLICT (account, unit, period) DO UPDATE SET amount = excluded.amount",
             one.unit,
             one.amount,
             one.period,
