@@ -21,11 +21,13 @@ BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
+    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
     | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
+    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -55,9 +57,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
     "weftline.canonical": frozenset(),
+    "weftline.failure": frozenset(),
     "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
+    "weftline.outcome": frozenset(),
     "weftline.percent": frozenset(),
     "weftline.redaction": frozenset({"weftline.percent", "weftline.spellings"}),
     "weftline.spellings": frozenset(),
@@ -75,6 +79,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),
     "weftline.prompts_behavior": frozenset(),
+    "weftline.prompts_failure": frozenset({"weftline.canonical", "weftline.failure"}),
     "weftline.prompts_files": frozenset(),
     "weftline.prompts_people": frozenset(),
     "weftline.prompts_policy": frozenset(),

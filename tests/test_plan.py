@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
+from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
@@ -139,7 +140,12 @@ VERSION_5 = replace(
 EXAMPLE = replace(
     VERSION_5,
     v=6,
-    limits=replace(VERSION_5.limits, budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop")),
+    limits=replace(
+        VERSION_5.limits,
+        on_deploy="pin",
+        budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop"),
+    ),
+    digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -74,6 +74,8 @@ INSTRUCTIONS: dict[FinalReason, str] = {
         "The budget for this work is used up, so tools are no longer available."
         " Give your best final answer now, using what you already know."
     ),
+    "tool_failure": "A tool has failed for good, so tools are no longer available. Give your best final answer now, "
+    "using what you already know.",
     "policy": "Tools have been disabled for this run. Give your best final answer now, using what you already know.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [

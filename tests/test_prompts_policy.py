@@ -7,6 +7,9 @@ from weftline import prompts_policy as prompts
 
 def test_the_texts_are_these() -> None:
     assert prompts.excluded("pay") == ("The tool pay is not available in this run. Continue with the tools that are.")
+    assert prompts.withheld("pay") == (
+        "The tool pay failed in the turn before and is not available in this one. Continue without it."
+    )
     assert prompts.over_call_cap(3) == "Not run: the calls of this turn do not fit in the run's limit of 3 tool calls."
     assert prompts.over_turn_limit(2) == (
         "Not run: at most 2 tool calls of a turn are carried out. Call the tool again if you still need it."

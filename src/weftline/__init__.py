@@ -24,6 +24,7 @@ __all__ = [
     "ContextBuilt",
     "Engine",
     "Happened",
+    "Hint",
     "Hook",
     "Limits",
     "McpError",
@@ -43,6 +44,7 @@ __all__ = [
     "Skill",
     "SystemRendered",
     "TagClause",
+    "Telemetry",
     "ThinkingDecay",
     "Thread",
     "ToolAfter",
@@ -112,7 +114,9 @@ if TYPE_CHECKING:
     from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
     from weftline.errors import Conflict, WeftlineError
+    from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
+    from weftline.outcome import Telemetry
     from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
     from weftline.tools.builtin.files import files
@@ -140,6 +144,7 @@ else:
         "ContextBuilt": "weftline.agent.hooks",
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
+        "Hint": "weftline.failure",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",
@@ -159,6 +164,7 @@ else:
         "Skill": "weftline.agent.skills.format",
         "SystemRendered": "weftline.agent.hooks",
         "TagClause": "weftline.kernel.policy",
+        "Telemetry": "weftline.outcome",
         "ThinkingDecay": "weftline.agent.behavior",
         "Thread": "weftline.agent.threads",
         "ToolAfter": "weftline.agent.hooks",

@@ -17,7 +17,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.failure import CallFailure
 from weftline.messages import Usage
+from weftline.outcome import Telemetry, preview_of
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -83,13 +85,23 @@ class CallOpened(Event, frozen=True):
 
 
 class CallFinished(Event, frozen=True):
-    """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between."""
+    """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between.
+
+    `failure` is that of a call without `ok`, `telemetry` what the call took.
+    """
 
     call_id: str
     name: str
     ok: bool
     result: str = ""
     how: str = "returned"
+    failure: CallFailure | None = None
+    telemetry: Telemetry = Telemetry(0)
+
+    @property
+    def preview(self) -> str:
+        """The beginning of the result, on one line."""
+        return preview_of(self.result)
 
 
 class ChildStarted(Event, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
+from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
@@ -123,6 +124,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
     requested_by: str = ""
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
+    digests: Digests | None = None
+    """What it rests on besides this plan: code of the process that began it; None if there is none."""
 
     @property
     def thread_keeps_all(self) -> bool:

@@ -178,9 +178,6 @@ def result_not_json(tool: str, reason: str) -> str:
     return f"{tool} has run, but its result cannot be shown: it cannot be written as JSON ({reason})."
 
 
-# Messages between turns
-
-
 # Calls that are carried out by a run of their own
 
 
@@ -213,6 +210,9 @@ def child_answer(text: str, *, turns: int, elapsed_ms: int, tokens: int) -> str:
     return f"[turns: {turns}, ms: {elapsed_ms}, tokens: {tokens}]\n{text}"
 
 
+# Messages between turns
+
+
 def repeating_calls(count: int) -> str:
     return f"You have made the same tool calls {count} times in a row without getting any further. {_ANSWER_NOW}"
 
@@ -240,6 +240,7 @@ FINAL_TURN = {
     "tool_cap": f"This run has reached its limit of tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "failure_cap": f"Too many tool calls in a row have failed, so tools are no longer available. {_LAST_ANSWER}",
     "budget": f"The budget for this work is used up, so tools are no longer available. {_LAST_ANSWER}",
+    "tool_failure": f"A tool has failed for good, so tools are no longer available. {_LAST_ANSWER}",
     "policy": f"Tools have been disabled for this run. {_LAST_ANSWER}",
 }
 """The instruction for a forced final turn, by its reason."""

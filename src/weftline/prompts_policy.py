@@ -8,6 +8,11 @@ def excluded(tool: str) -> str:
     return f"The tool {tool} is not available in this run. Continue with the tools that are."
 
 
+def withheld(tool: str) -> str:
+    """A tool that is not offered for one turn, because of how it failed in the one before."""
+    return f"The tool {tool} failed in the turn before and is not available in this one. Continue without it."
+
+
 def over_call_cap(limit: int) -> str:
     return f"Not run: the calls of this turn do not fit in the run's limit of {limit} tool calls."
 

@@ -63,7 +63,7 @@ async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Pa
         result = await engine.attach(run.id, today).result()
     assert [call.result for call in result.calls] == ["Paid 5."]
     assert result.text == "Paid."
-    assert {request.system for request in model.requests} == {None}
+    assert [request.system for request in model.requests] == [None, "Other instructions."]
 
 
 async def test_a_run_of_an_agent_that_is_not_here_waits_and_can_be_cancelled(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def test_a_copy_can_be_restricted_and_given_other_instructions() -> None:
     child = [request for request in model.requests if asked([request]) == ["Look."]]
     assert [request.system for request in child] == ["You are a spy."] * 2
     assert [spec.name for spec in child[0].tools] == ["look"]
-    refused = child[1].messages[-1]
+    refused = child[1].messages[-2]  # a reminder follows
     assert isinstance(refused, ToolResults) and refused.results[0].is_error
 
 

@@ -54,7 +54,9 @@ async def test_an_answer_goes_to_the_model_and_shows_on_the_stream_once(api: Api
     ]
     named = {"toolUseId": call, "name": "lookup"}
     assert frames[2].payload == {**named, "args": {"q": "one"}, "kind": "local", "turn": 0}
-    assert frames[3].payload == {**named, "output": "forty-two", "result": "forty-two", "how": "returned"}
+    assert frames[3].payload == {**named, "output": "forty-two", "result": "forty-two", "how": "returned"} | {
+        "telemetry": {"durationMs": 0}
+    }
     assert frames[-1]["text"] == "found forty-two"
     assert [frame.raw for frame in await api.events(run)] == [frame.raw for frame in frames]
 
@@ -65,7 +67,14 @@ async def test_an_error_reaches_the_model_and_the_run_goes_on(api: Api) -> None:
         assert (await api.answer(run, call, error="no such thing")).status == 200
         frames = await stream.rest()
     (failed,) = of_type(frames, "local_tool_result_in")
-    assert failed.payload == {"toolUseId": call, "name": "lookup", "error": "no such thing", "how": "failed"}
+    assert failed.payload == {
+        "toolUseId": call,
+        "name": "lookup",
+        "error": "no such thing",
+        "how": "failed",
+        "telemetry": {"durationMs": 0},
+        "failure": {"kind": "domain_rejection", "recovery": "correct_call"},
+    }
     assert frames[-1]["text"] == "found no such thing"
 
 
@@ -230,3 +239,19 @@ async def test_an_answer_is_there_after_the_reply_even_when_nobody_follows(api: 
         call = await stream.until("local_tool_call")
     await api.answer(run, call["toolUseId"], result="x")
     assert json.loads((await api.events(run, last_seq=call.seq))[0].raw.partition(b"data: ")[2])["result"] == "x"
+
+
+@pytest.mark.requirement("run.hint.steers")
+async def test_an_error_may_say_what_kind_it_is_and_what_would_help(api: Api) -> None:
+    hint = {"reason": "rate_limited", "message": "Once a minute.", "exampleInput": {"q": "two"}}
+    async with waiting(api) as (run, call, stream):
+        failure = {"kind": "rate_limited", "hint": hint}
+        reply = await api.answer(run, call, error="Too fast.", failure=failure)
+        assert reply.status == 200, reply.json
+        frames = await stream.rest()
+    [closed] = of_type(frames, "local_tool_result_in")
+    assert closed["failure"] == {
+        "kind": "rate_limited",
+        "recovery": "replan",
+        "hint": {"reason": "rate_limited", "message": "Once a minute.", "tool": "lookup", "exampleInput": {"q": "two"}},
+    }

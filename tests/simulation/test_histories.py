@@ -32,6 +32,10 @@ def test_a_loop_that_stands_still_while_the_last_answers_are_written_loses_none(
     simulate(seed)
 
 
+def test_a_clock_set_between_a_request_and_its_entry_is_no_reason_to_miss_the_entry() -> None:
+    simulate(41005409)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -136,6 +136,7 @@ def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:
             "args": {"at": 1},
             "phase": "end",
             "how": "returned",
+            "telemetry": {"durationMs": 0},
             "attachments": [{"type": "image", "mediaType": "image/png"}],
         },
     )
@@ -146,9 +147,11 @@ def test_a_result_of_a_client_comes_back_as_it_went_in() -> None:
     failed = CallClosed(0, 0, "c1", "look", "timeout", is_error=True, client="local")
     body = bodies.ClosedBody((Text("found"),))
     call = {"toolUseId": "c1", "name": "look"}
-    answer = {**call, "output": "found", "result": "found", "how": "returned"}
+    took = {"telemetry": {"durationMs": 0}}
+    answer = {**call, "output": "found", "result": "found", "how": "returned", **took}
     assert event(closed, body) == ("local_tool_result_in", answer)
-    assert event(failed, body) == ("local_tool_result_in", {**call, "error": "found", "how": "timeout"})
+    late = {"error": "found", "how": "timeout", **took, "failure": {"kind": "timeout", "recovery": "replan"}}
+    assert event(failed, body) == ("local_tool_result_in", call | late)
 
 
 @pytest.mark.parametrize("how", ["invalid", "cancelled", "not_run"])

@@ -43,6 +43,19 @@ def test_a_result_or_an_error_is_taken() -> None:
         ({"toolUseId": "t", "error": ["x"]}, "error"),
         ({"toolUseId": "t", "result": "r", "error": "e"}, "error"),
         ({"toolUseId": "t", "result": "", "error": ""}, "error"),
+        ({"toolUseId": "t", "result": "r", "failure": {}}, "failure"),
+        ({"toolUseId": "t", "error": "e", "failure": 5}, "failure"),
+        ({"toolUseId": "t", "error": "e", "failure": {"kind": "odd"}}, "failure.kind"),
+        ({"toolUseId": "t", "error": "e", "failure": {"hint": {}}}, "failure.hint"),
+        ({"toolUseId": "t", "error": "e", "failure": {"hint": {"reason": "bored"}}}, "failure.hint.reason"),
+        (
+            {"toolUseId": "t", "error": "e", "failure": {"kind": "timeout", "recovery": "correct_call"}},
+            "failure.recovery",
+        ),
+        (
+            {"toolUseId": "t", "error": "e", "failure": {"hint": {"reason": "timeout", "message": "x" * 16384}}},
+            "failure",
+        ),
     ],
 )
 def test_anything_else_is_refused_with_its_path(fields: dict[str, Any], path: str) -> None:

@@ -51,7 +51,7 @@ from weftline.runtime.code import (
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.coercion import coercions
-from weftline.tools.results import output_bytes, output_of, reason_of
+from weftline.tools.results import output_bytes, output_of, raised_by
 from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class AgentCode:
         frame: Frame | None = None,
         output: OutputType[Any] | None,
         instructions: Callable[[RunContext[Any]], str | Awaitable[str]] | None,
+        newest: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
         deps: object,
         owned: OwnedDeps | None = None,
         plan: RunPlan | None = None,
@@ -117,6 +118,8 @@ class AgentCode:
         self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
         self._output = output
         self._instructions = instructions
+        self._newest = newest
+        """What the agent has in this process, whatever the run began with."""
         asked = 0 if plan is None else len(plan.messages) - plan.given
         self._facts = FactPoints(hooks, self._frame.aliases, self.tell, asked=asked)
         self._deps = owned
@@ -157,12 +160,15 @@ class AgentCode:
         return self._frame.behavior.tool_execution == "sequential"
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
+        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
     ) -> str | None:
         if self._problem is not None:
             return None
+        make = self._instructions
+        if anew:
+            system, make = (self._newest, None) if not callable(self._newest) else (None, self._newest)
         try:
-            parts = [system or "" if self._instructions is None else await self._instructed(self._instructions)]
+            parts = [system or "" if make is None else await self._instructed(make)]
             for one in self._frame.skills:
                 activated = await one.begin_run(memory, run_id=self.info.id, resume_from=messages)
                 parts += [one.instructions, activated]
@@ -171,7 +177,7 @@ class AgentCode:
             logger.exception("run %s: its instructions could not be made", self.info.id)
             self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
             return None
-        if self._instructions is None and not any(parts[1:]):
+        if make is None and not any(parts[1:]) and not anew:
             return None
         return "\n\n".join([part for part in parts if part])
 
@@ -360,7 +366,7 @@ class AgentCode:
                 output = await invoke()
         except Exception as error:
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
-            raised, output = error, ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
+            raised, output = error, raised_by(call.name, error)
         finally:
             left_behind.reset(token)
             self._under_way -= 1
@@ -385,13 +391,15 @@ class AgentCode:
     async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         shown = self._shown(call)
         if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(*_where(call), output.parts, raised, display_name=shown)
+            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=shown)
             await self._shaped_point(failed)
             await self.above.shape(failed)
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
-        kind = points.ToolAfterFailure if output.is_error else points.ToolAfterSuccess
-        if kind in self._hooks:
-            await self.tell(kind(*_where(call), output.parts, display_name=shown))
+        if output.is_error and points.ToolAfterFailure in self._hooks:
+            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=shown)
+            await self.tell(point)
+        elif not output.is_error and points.ToolAfterSuccess in self._hooks:
+            await self.tell(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
         return await self._finished(call, output)
 
     # Calls that are carried out by child runs

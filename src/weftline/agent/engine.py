@@ -45,6 +45,7 @@ from weftline.plan import RunPlan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
+from weftline.runtime.deploys import is_at_home
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
@@ -73,7 +74,8 @@ class Engine(EndedRuns):
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
     how many runs may be carried out at once: the rest queue. `drain_s` is how long work under way may go on when the
-    engine is left, before it is cancelled.
+    engine is left, before it is cancelled. `code_version` is what the agents' code is known by, in place of its source,
+    when a run is carried on: see `Limits.on_deploy`.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Engine(EndedRuns):
         max_runs: int | None = None,
         workspace: str = "default",
         drain_s: float = 5.0,
+        code_version: str | None = None,
     ) -> None:
         self._directory = directory
         self._models = Models(models)
@@ -92,6 +95,7 @@ class Engine(EndedRuns):
         self._slug = workspace
         self._drain_s = drain_s
         self._tools = AgentTools()
+        self._code_version = code_version
         self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
@@ -159,6 +163,7 @@ class Engine(EndedRuns):
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
+            self._tools.use_version(self._code_version)
         self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
@@ -381,7 +386,7 @@ class Engine(EndedRuns):
 
     async def unclaimed(self) -> list[str]:
         """The unfinished runs whose agents are not registered here, newest first. They wait."""
-        return await unclaimed_runs(await self.runtime(), self._workspace, knows=self._tools.knows)
+        return await unclaimed_runs(await self.runtime(), self._workspace, knows=partial(is_at_home, tools=self._tools))
 
     def thread(self, name: str) -> Thread:
         """A conversation by its name."""

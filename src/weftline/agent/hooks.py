@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
 from weftline import prompts
+from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
@@ -384,6 +385,8 @@ class ToolError(CallPoint, name="tool_error", kind="shaper", settable=("result",
 
     result: tuple[UserPart, ...]
     error: BaseException | None = None
+    failure: Failure | None = None
+    """Its kind, what its tool wants to follow, its hint and its causes, as far as they are known."""
 
 
 @dataclass(eq=False)
@@ -394,6 +397,7 @@ class ToolAfterSuccess(CallPoint, name="tool_after_success"):
 @dataclass(eq=False)
 class ToolAfterFailure(CallPoint, name="tool_after_failure"):
     result: tuple[UserPart, ...]
+    failure: Failure | None = None
 
 
 @dataclass(eq=False)

@@ -12,12 +12,14 @@ from msgspec.structs import replace
 from weftline import events
 from weftline.agent.results import RETRYABLE
 from weftline.events import AnyEvent
+from weftline.failure import CallFailure, failed_as, hint_of, recovers_by
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
+from weftline.outcome import telemetry_of
 from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
 
@@ -94,8 +96,25 @@ def _child_ended(head: log.ChildEnded, body: bytes) -> AnyEvent:
 
 
 def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
-    text = joined_text(bodies.decode_closed(body).parts)
-    return events.CallFinished(call_id=head.id, name=head.name, ok=not head.is_error, result=text, how=head.how)
+    closed = bodies.decode_closed(body)
+    text = joined_text(closed.parts)
+    return events.CallFinished(
+        call_id=head.id,
+        name=head.name,
+        ok=not head.is_error,
+        result=text,
+        how=head.how,
+        failure=_failure(head, closed, text) if head.is_error else None,
+        telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
+    )
+
+
+def _failure(head: log.CallClosed, closed: bodies.ClosedBody, text: str) -> CallFailure | None:
+    kind, recovery = failed_as(head), recovers_by(head)
+    if kind is None or recovery is None:
+        return None
+    hint = hint_of(head, tool=head.name, message=text, failure=closed.failure)
+    return CallFailure(kind, recovery, hint)
 
 
 def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:

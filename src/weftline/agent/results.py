@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.failure import Failure
 from weftline.messages import Message, Usage
+from weftline.outcome import Telemetry
 from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     result: str
     how: str
     turn: int
+    failure: Failure | None = None
+    """Of a call without `ok`: its kind, what is to follow, a hint, and the causes."""
+    telemetry: Telemetry = Telemetry(0)
+    """What it took."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.errors import Conflict, InvalidRequest
-from weftline.events import AnyEvent, TextDelta, TurnFinished, TurnRestarted
+from weftline.events import AnyEvent, CallFinished, TextDelta, TurnFinished, TurnRestarted
+from weftline.failure import Failure
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextRestored
 from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
@@ -272,6 +273,8 @@ class _Told:
                 result=event.result,
                 how=head.how,
                 turn=head.turn,
+                failure=_failure(event, bodies.decode_closed(body).failure),
+                telemetry=event.telemetry,
             )
         )
 
@@ -300,3 +303,12 @@ class _Told:
             code=head.code,
             reason=head.reason,
         )
+
+
+def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:
+    """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
+    told = event.failure
+    if told is None:
+        return None
+    message, causes = (event.result, ()) if stored is None else (stored.message, stored.causes)
+    return Failure(message, told.kind, told.recovery, told.hint, causes)

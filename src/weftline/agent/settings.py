@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
 from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
+from weftline.kernel.deploys import OnDeploy
 from weftline.messages import Sampling
 
 ReasoningLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high"]
@@ -67,6 +68,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     `on_await_expired`: the call is denied, or the run ends as failed. An approval holds for `grant_ttl_s` seconds: a
     call that did not begin by then is asked about again. With `four_eyes` whoever requested the run may not approve its
     calls. `in_doubt` says who is told about a call that a crash cut off: the model (`report`), or a person (`ask`).
+    `on_deploy` is what becomes of a durable run whose prompt, tools or code are others when it is carried on: it goes
+    on with them (`adopt`), or waits for a process that has those it began with (`pin`).
     """
 
     max_turns: int | None = None
@@ -83,6 +86,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     grant_ttl_s: float = 900.0
     four_eyes: bool = False
     in_doubt: Literal["report", "ask"] = "report"
+    on_deploy: OnDeploy = "adopt"
 
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:
@@ -96,6 +100,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             seconds = getattr(self, name)
             if seconds is not None and not 0 < seconds < float("inf"):
                 raise ValueError(f"{name} must be above 0, not {seconds}")
+        if self.on_deploy not in get_args(OnDeploy):
+            raise ValueError(f"on_deploy is one of {', '.join(get_args(OnDeploy))}, not {self.on_deploy!r}")
         for tool, count in self.tool_budgets.items():
             if count < 0:
                 raise ValueError(f"the budget of {tool!r} must not be negative, not {count}")
@@ -125,6 +131,7 @@ class Limits(Struct, frozen=True, kw_only=True):
             await_gate=await_gate,
             four_eyes=self.four_eyes,
             in_doubt=self.in_doubt,
+            on_deploy=self.on_deploy,
             compaction=None if behavior.compaction is None else behavior.compaction.rule,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from weftline.agent.code import AgentCode
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.deps import LEAVE_S, OwnedDeps
+from weftline.agent.digests import AgentDigests, below, joined
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
 from weftline.agent.given import is_toolset, name_of
@@ -29,6 +30,7 @@ from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest
+from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset
@@ -76,6 +78,7 @@ class AgentTools:
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_of: FactsOf | None = None
         """Reads the log of a run, for whoever observes the agent's runs."""
+        self.code = AgentDigests()
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -84,6 +87,11 @@ class AgentTools:
         if present is not None and present.agent is not setup.agent:
             raise Conflict(f"There are two agents named {name!r}.")
         self._setups[name] = setup
+
+    def use_version(self, version: str | None) -> None:
+        """What the code of agents and tools is known by, in place of its source."""
+        self.code.version = version
+        self.others.use_version(version)
 
     def forget(self, name: str) -> None:
         self._setups.pop(name, None)
@@ -147,6 +155,26 @@ class AgentTools:
     def knows(self, plan: RunPlan) -> bool:
         return plan.code is None or plan.code in self._setups
 
+    def digests(self, plan: RunPlan) -> Digests | None:
+        others = self.others.digests(plan)
+        agent = None if plan.code is None else self.find(plan.code)
+        found = None if agent is None else below(agent, plan.path)
+        if found is None:
+            return others if plan.code is None else None
+        agent, only = found
+        if only is None and plan.only is None:
+            return joined(self.code.of(agent, plan), others)
+        has = [name for name in self.code.names(agent) if (only is None or name in only) and is_among(plan.only, name)]
+        return joined(self.code.of(agent, plan, only=has), others)
+
+    def tool_names(self, plan: RunPlan) -> Collection[str] | None:
+        """The names of the tools of a run with this plan; None if some are known only when they are opened."""
+        agent = None if plan.code is None else self.find(plan.code)
+        found = None if agent is None else below(agent, plan.path)
+        if plan.code is None or found is None or any(is_toolset(one) for one in found[0].tools):
+            return None
+        return {one.spec.name for one in found[0].tools if not is_toolset(one)}
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
@@ -202,6 +230,7 @@ class AgentTools:
             hooks=hooks,
             output=None if plan.output_schema is None else agent.output_type,
             instructions=None if isinstance(agent.instructions, str) or plan.system is not None else agent.instructions,
+            newest=agent.instructions,
             deps=deps,
             owned=owned,
             problem=problem,

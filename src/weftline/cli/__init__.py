@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fork": ("weftline.cli.fork", "Go on from a turn of a run."),
     "compare": ("weftline.cli.compare", "Show two runs side by side."),
     "import": ("weftline.cli.import_", "Add the runs of a file to a store."),
+    "doctor": ("weftline.cli.doctor", "Show what needs a person, and which runs a deploy would touch."),
     "keys": ("weftline.cli.keys", "API keys."),
     "models": ("weftline.cli.models", "The models that can be used."),
     "providers": ("weftline.cli.providers", "Model providers of a workspace, with its own keys."),

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from weftline.client.context import ToolContext
 from weftline.client.errors import Conflict, NotFound, ToolDeliveryError, ToolError
@@ -17,6 +19,7 @@ from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
 from weftline.surrogates import whole
+from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 
 logger = logging.getLogger("weftline.client")
@@ -76,9 +79,9 @@ class Dispatcher:
 
     async def _answer(self, call: OfferedCall) -> None:
         try:
-            answer = {"result": await self._result(call)}
+            answer: dict[str, Any] = {"result": await self._result(call)}
         except Exception as error:
-            answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES)}
+            answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES), **_failure(error)}
         await self._deliver(call, answer)
 
     async def _result(self, call: OfferedCall) -> str:
@@ -114,7 +117,7 @@ class Dispatcher:
             return self._format_error(error)
         return f"{type(error).__name__}: {error}"
 
-    async def _deliver(self, call: OfferedCall, answer: dict[str, str]) -> None:
+    async def _deliver(self, call: OfferedCall, answer: dict[str, Any]) -> None:
         body = _encoded({"toolUseId": call.tool_use_id, **answer})
         policy = self._http.retry
         try:
@@ -135,14 +138,23 @@ class Dispatcher:
             self._failed(ToolDeliveryError(text, run_id=self._run_id, tool_use_id=call.tool_use_id, cause=error))
 
 
+def _failure(error: Exception) -> dict[str, Any]:
+    """What a tool has to say about its failure besides the text."""
+    if not isinstance(error, ToolError) or error.kind is error.recovery is error.hint:
+        return {}
+    hint = None if error.hint is None else WireHint(**asdict(error.hint))
+    return {"failure": {"kind": error.kind, "recovery": error.recovery, "hint": hint}}
+
+
 def clipped(text: str, max_bytes: int) -> str:
     """`text` in at most `max_bytes` of UTF-8, cut between characters."""
     data = whole(text).encode()
     return data[:max_bytes].decode("utf-8", "ignore") if len(data) > max_bytes else data.decode()
 
 
-def _encoded(body: dict[str, str]) -> bytes:
+def _encoded(body: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return msgspec.json.encode({name: whole(value) for name, value in body.items()})
+        texts = {name: whole(value) for name, value in body.items() if isinstance(value, str)}
+        return msgspec.json.encode(texts)

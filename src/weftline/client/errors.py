@@ -35,6 +35,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from weftline.client.usage import CancelReceipt, ModelUsed, Tokens
+    from weftline.failure import FailureKind, Hint, Recovery
 
 
 class ClientError(Exception):
@@ -206,7 +207,23 @@ class ToolDeliveryError(ClientError):
 
 
 class ToolError(ClientError):
-    """Raise this in a tool to tell the model, in your own words, why the call failed."""
+    """Raise this in a tool to tell the model, in your own words, why the call failed.
+
+    `kind`, `recovery` and `hint` are those of a `weftline.ToolFailed`.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        kind: FailureKind | None = None,
+        recovery: Recovery | None = None,
+        hint: Hint | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.recovery = recovery
+        self.hint = hint
 
 
 class ParseError(ClientError, ValueError):

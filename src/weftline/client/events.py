@@ -7,7 +7,7 @@ not send has the event's default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,10 @@ from weftline.client.errors import NetworkError, ToolDeliveryError
 from weftline.client.usage import spent_of, usage_of
 from weftline.events import AnyEvent, Event
 from weftline.net.sse import SseEvent
+from weftline.outcome import Telemetry
+from weftline.wire.hints import WireFailure, WireTelemetry
+
+S = TypeVar("S", bound=Struct)
 
 
 class ToolDeliveryFailed(Event, frozen=True):
@@ -224,7 +228,17 @@ def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
         "ok": ok,
         "result": result if isinstance(result, str) else msgspec.json.encode(result).decode(),
         "how": text_of(payload, "how") or closed,
+        "failure": None if (failure := _known(payload, "failure", WireFailure)) is None else failure.failure,
+        "telemetry": Telemetry(0) if (took := _known(payload, "telemetry", WireTelemetry)) is None else took.telemetry,
     }
+
+
+def _known(payload: dict[str, Any], name: str, shape: type[S]) -> S | None:
+    """A part of a payload; None if it is missing, or in words that this client does not know."""
+    try:
+        return None if payload.get(name) is None else msgspec.convert(payload[name], shape)
+    except msgspec.ValidationError:
+        return None
 
 
 def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> events.RunEnded:

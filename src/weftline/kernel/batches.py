@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts, prompts_people, prompts_policy
+from weftline import prompts, prompts_people
 from weftline.kernel import budgeting, guards, policies
 from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
 from weftline.kernel.endings import await_closed, blocked, closed, end
@@ -273,7 +273,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "denied":
         return blocked(s, index, "denied", "")  # the text is made of what the person said
     if call.verdict == "excluded":
-        return blocked(s, index, "excluded", prompts_policy.excluded(name))
+        return blocked(s, index, "excluded", policies.why_excluded(s, name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
         return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
@@ -360,7 +360,7 @@ def _after(s: State) -> Decision:
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
         return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
-    if s.policy.reached or s.budget.refused is not None:
+    if s.policy.reached or s.guards.given_up or s.budget.refused is not None:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:

@@ -14,7 +14,9 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
+from weftline.failure import Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
+from weftline.outcome import Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -55,6 +57,8 @@ class TurnCall(Struct, omit_defaults=True):
     args: Raw | UnsetType = UNSET
     invalid: str = ""
     ask: AskBody | None = None
+    failure: Failure | None = None
+    """What is known besides about arguments that do not fit."""
 
 
 class TurnBody(Struct, omit_defaults=True):
@@ -152,6 +156,10 @@ class ClosedBody(Struct, omit_defaults=True):
     idempotency_key: str = ""
     state: Raw | UnsetType = UNSET
     """What the call changed of what the run's tools remember: an object; null stands for what they forgot."""
+    failure: Failure | None = None
+    """Of an error: what is known about it besides its text and how the call was closed."""
+    telemetry: Telemetry | None = None
+    """What the call took, as far as its tool has said so."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
@@ -240,6 +248,7 @@ class ToolNote(Struct):
 
 encode = Encoder().encode
 _NOBODY: dict[int, AskBody] = {}
+_NO_FAILURES: dict[int, Failure] = {}
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_gated = Decoder(GatedBody).decode
@@ -263,7 +272,12 @@ decode_tool_note = Decoder(ToolNote).decode
 
 
 def turn_body(
-    message: Assistant, *, args: Sequence[bytes], invalid: Mapping[int, str], asks: Mapping[int, AskBody] = _NOBODY
+    message: Assistant,
+    *,
+    args: Sequence[bytes],
+    invalid: Mapping[int, str],
+    asks: Mapping[int, AskBody] = _NOBODY,
+    failures: Mapping[int, Failure] = _NO_FAILURES,
 ) -> TurnBody:
     """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
     made = message.calls
@@ -274,6 +288,7 @@ def turn_body(
             UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final),
             invalid.get(index, ""),
             asks.get(index),
+            failures.get(index),
         )
         for index, (asked, final) in enumerate(zip(made, args, strict=True))
     )

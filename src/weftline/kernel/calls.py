@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from weftline.failure import CORRECTABLE, Recovery, failed_as
 from weftline.kernel import guards, policies
 from weftline.kernel.entries import (
     EXECUTED,
@@ -200,6 +201,8 @@ def closed(s: State, head: CallClosed) -> State | None:
         return None
     questions, totals = s.questions, s.totals
     ended = replace(call, stage="closed", how=head.how, lost=False, result=head.digest, grant=None)
+    if head.is_error:
+        ended = replace(ended, recovery=_recovery(head))
     batch = _changed(s.batch, head.index, ended)
     calls = batch.calls
     running = batch.running
@@ -211,7 +214,7 @@ def closed(s: State, head: CallClosed) -> State | None:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
     if batch.unclosed == 1:
-        remembered = replace(remembered, streak=guards.after_batch(remembered.streak, calls))
+        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, calls)), calls)
     batch = replace(
         batch,
         unclosed=batch.unclosed - 1,
@@ -304,6 +307,24 @@ def _remember(s: State, call: Call, head: CallClosed) -> Guards:
             return _doubt(s.guards, call)
         case _:
             return s.guards
+
+
+def _recovery(head: CallClosed) -> Recovery | None:
+    """What counts for the next turn. Nothing is withheld unless somebody asked for that."""
+    return head.recovery or ("correct_call" if failed_as(head) in CORRECTABLE else None)
+
+
+def _recovered(kept: Guards, calls: Sequence[Call]) -> Guards:
+    """What the failures of a batch that is over mean for the next turn: to finish goes before to correct a call, and
+    that before to do without its tool.
+    """
+    failed = [call for call in calls if call.recovery is not None]
+    if not failed:
+        return replace(kept, withheld=()) if kept.withheld else kept
+    correctable = {call.name for call in failed if call.recovery == "correct_call"}
+    gone = [call.name for call in failed if call.recovery == "replan" and call.name not in correctable]
+    given_up = kept.given_up or any(call.recovery == "finish" for call in failed)
+    return replace(kept, withheld=tuple(dict.fromkeys(gone)), given_up=given_up)
 
 
 def _doubt(kept: Guards, call: Call) -> Guards:

@@ -34,6 +34,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "attempt.failed": bodies.decode_failed,
     "turn.completed": bodies.decode_turn,
     "instructions.rendered": bodies.decode_rendered,
+    "deploy.adopted": bodies.decode_rendered,
     "output.rejected": bodies.decode_text,
     "call.gated": bodies.decode_gated,
     "await.opened": bodies.decode_await,

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from weftline.failure import FailureKind, HintReason, Recovery
 from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Unit
 from weftline.kernel.context import (
     CompactionFailed,
@@ -25,6 +26,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
@@ -56,6 +58,7 @@ FinalReason: TypeAlias = Literal[
     "failure_cap",
     "policy",
     "budget",
+    "tool_failure",
 ]
 How: TypeAlias = Literal[
     "returned",
@@ -162,6 +165,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     policy: PolicyRule | None = None
     budget: BudgetRule | None = None
     """What the run may spend, with all below it."""
+    on_deploy: OnDeploy = "adopt"
+    """What becomes of the run when other code than before would carry it on."""
 
 
 class ModelRef(Head, frozen=True):
@@ -448,6 +453,12 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    kind: FailureKind | None = None
+    """Of a failure, unless it follows from `how`."""
+    recovery: Recovery | None = None
+    """What its tool asks for, or whoever gave the result."""
+    hint: HintReason | None = None
+    """That of the body's hint."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -578,6 +589,7 @@ Fact: TypeAlias = (
     | CapReached
     | PolicyDecided
     | RunUnattended
+    | DeployAdopted
     | RunEnded
 )
 

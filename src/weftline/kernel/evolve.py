@@ -23,6 +23,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
@@ -173,6 +174,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         return _broken(s, "a turn completed that was not open")
     batch = calls.asked(head.calls) if head.calls else _NO_CALLS
     streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else Streak()
+    withheld = s.guards.withheld if head.calls else ()
     return replace(
         s,
         version=s.version + 1,
@@ -181,7 +183,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
         answer=Answer(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
         batch=batch,
-        guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak),
+        guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak, withheld=withheld),
         totals=_spent(s.totals, head, True),
     )
 
@@ -359,6 +361,10 @@ def _policy_decided(s: State, head: PolicyDecided, at: int) -> State:
     return policies.decided(s, head) or _broken(s, f"the policy of turn {head.turn} was decided out of turn")
 
 
+def _deploy_adopted(s: State, head: DeployAdopted, at: int) -> State:
+    return replace(s, version=s.version + 1)
+
+
 def _run_unattended(s: State, head: RunUnattended, at: int) -> State:
     return replace(s, version=s.version + 1)
 
@@ -415,6 +421,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CapReached: _cap_reached,
     PolicyDecided: _policy_decided,
     RunUnattended: _run_unattended,
+    DeployAdopted: _deploy_adopted,
     RunEnded: _run_ended,
 }
 """By type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""

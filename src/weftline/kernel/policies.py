@@ -71,7 +71,7 @@ def before_batch(s: State) -> Decision | None:
         if rule.engine and use.failed:
             append += blocked(s, index, "blocked", prompts_policy.policy_failed(call.name))
         elif call.verdict == "excluded" or (rule.engine and use.allowed is not None and call.name not in use.allowed):
-            append += blocked(s, index, "excluded", prompts_policy.excluded(call.name))
+            append += blocked(s, index, "excluded", why_excluded(s, call.name))
         elif not call.bookkeeping:
             left.append(index)
     per_turn = rule.per_turn_max_tool_calls
@@ -84,6 +84,10 @@ def before_batch(s: State) -> Decision | None:
         refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
         return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
     return Decision(tuple(append)) if append else None
+
+
+def why_excluded(s: State, tool: str) -> str:
+    return prompts_policy.withheld(tool) if tool in s.guards.withheld else prompts_policy.excluded(tool)
 
 
 def reached(s: State) -> Cap | None:

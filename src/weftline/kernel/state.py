@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
+from weftline.failure import Recovery
 from weftline.kernel.budget import BudgetRefused, Held
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
@@ -73,6 +74,8 @@ class Call(Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    recovery: Recovery | None = None
+    """What is to follow from its failure: what was asked for, or that it can be corrected."""
 
     @property
     def held(self) -> bool:
@@ -212,6 +215,10 @@ class Guards(Room, frozen=True):
     """Tools with more calls in doubt than are remembered one by one."""
     final: str = ""
     """The reason for the forced final turn, once there is one."""
+    withheld: tuple[str, ...] = ()
+    """The tools that are not offered in the current turn, because of how they failed in the one before."""
+    given_up: bool = False
+    """A tool has failed in a way that brings the run to its end."""
 
 
 class ActiveTime(Room, frozen=True):

@@ -69,6 +69,8 @@ def _reached(s: State) -> FinalReason | None:
         return "budget"
     if (cap := policies.reached(s)) is not None:
         return cap
+    if s.guards.given_up:
+        return "tool_failure"
     if s.attempt.number:
         return None
     if limits.max_turns is not None and s.turn >= limits.max_turns:

@@ -20,6 +20,7 @@ from weftline.kernel.bodies import TurnBody, turn_args
 from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.decide import decide
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     EXECUTED,
     KIND,
@@ -48,8 +49,9 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit, prepare_calls
+from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
 from weftline.runtime.offering import offered_digest
+from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
@@ -278,7 +280,9 @@ class _Replay:
     async def _check_turn(self, head: TurnCompleted, item: Stored) -> None:
         """What today's tools make of the calls that the model asked for, and today's checks of its answer."""
         body = bodies.decode_turn(item.body)
-        asked, turn = await prepare_calls(body.message, self._work, self._services)
+        asked, turn = await prepare_calls(
+            body.message, self._work, self._services, withheld=self._state.guards.withheld
+        )
         found: list[Difference] = []
         before, after = turn_args(body), turn_args(turn)
         if len(asked) != len(head.calls):
@@ -314,7 +318,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted() | RunUnattended() | BudgetRefused():
+        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted() | BudgetRefused():
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(

@@ -8,7 +8,7 @@ from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import with_edits
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.step import closed_body, size_of
+from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
 
@@ -33,8 +33,17 @@ def closed_by_client(
         client=call.client,
         size=size_of(run.work, output.parts),
     )
-    body = closed_body(run.work, question.index, output.parts, message_id=message_id, idempotency_key=idempotency_key)
-    return Draft(head, body)
+    failure = failure_told(output.failure, call.name) if output.is_error else None
+    body = closed_body(
+        run.work,
+        question.index,
+        output.parts,
+        message_id=message_id,
+        idempotency_key=idempotency_key,
+        failure=failure,
+        telemetry=output.telemetry,
+    )
+    return Draft(with_failure(head, failure), body)
 
 
 async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:

@@ -157,11 +157,12 @@ class RunCode(Protocol):
         ...
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message]
+        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
     ) -> str | None:
         """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
 
-        `memory` is what the run's tools remember; changes are stored. `messages` are what the run starts from.
+        `memory` is what the run's tools remember; changes are stored. `messages` are what the run starts from. It is
+        asked `anew` when the agent's own instructions have changed since, and makes the run's from those.
         """
         ...
 

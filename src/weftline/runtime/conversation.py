@@ -18,9 +18,11 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import AnswerBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
     AttemptFailed,
@@ -60,6 +62,7 @@ from weftline.store.base import Stored
 
 _PARTS = (
     InstructionsRendered,
+    DeployAdopted,
     TurnCompleted,
     CallGated,
     AwaitClosed,
@@ -116,6 +119,8 @@ class Conversation:
         """How often each tool was called: carried out, answered in its place, unknown or invalid."""
         self.system: str | None = None
         """The run's instructions, if code rendered them."""
+        self.digests: Digests | None = None
+        """What the run rests on; None before it was loaded, and for one that rests on no code."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -132,8 +137,10 @@ class Conversation:
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
         """The messages with their contents, by whether notes stand in for images."""
-        self._results: dict[int, ToolResult] = {}
+        self.results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
+        self.hints: dict[int, Hint] = {}
+        """What would help after those that failed."""
         self._open = 0
         self._queued: dict[str, User] = {}
         self._after_results: tuple[str, ...] = ()
@@ -200,7 +207,7 @@ class Conversation:
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for result in self._results.values():
+        for result in self.results.values():
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):
@@ -275,10 +282,12 @@ class Conversation:
                     self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                self._results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                self.results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                if head.is_error:
+                    self._hint(head, closed)
                 self._grow(len(body))
-                if len(self._results) == self._open:
-                    self._add(ToolResults(tuple([self._results[index] for index in sorted(self._results)])), 0)
+                if len(self.results) == self._open:
+                    self._add(ToolResults(tuple([self.results[index] for index in sorted(self.results)])), 0)
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
@@ -289,6 +298,13 @@ class Conversation:
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
                 self._remember(rendered.state)
+            case DeployAdopted():
+                if self.digests is not None:
+                    self.digests = adopted(self.digests, head.changed)
+                if body:
+                    rendered = bodies.decode_rendered(body)
+                    self.system = rendered.text
+                    self._remember(rendered.state)
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
@@ -334,7 +350,8 @@ class Conversation:
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
-        self._results = {}
+        self.results = {}
+        self.hints = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
@@ -352,6 +369,11 @@ class Conversation:
             self.args[head.index] = bytes(answer.args)
         if answer.remember is not None and head.outcome == "approved":
             self.allowed.append((head.id, answer.remember))
+
+    def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
+        hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
+        if hint is not None:
+            self.hints[head.index] = hint
 
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
@@ -51,6 +52,7 @@ from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
+from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
@@ -142,7 +144,7 @@ class EmbeddedEngine(StoredRuns):
             hub=self._hub,
             limits=self._limits,
             new_driver=new_driver,
-            knows=self._tools.knows,
+            knows=self._is_at_home,
             ledger=ledger,
         )
         opener.family = self._residents
@@ -156,6 +158,9 @@ class EmbeddedEngine(StoredRuns):
             await self._carry_on()
         self.ready = True
         return self
+
+    def _is_at_home(self, plan: RunPlan) -> bool:
+        return is_at_home(plan, self._tools)
 
     async def _carry_on(self) -> None:
         store = self._log_store
@@ -287,6 +292,7 @@ class EmbeddedEngine(StoredRuns):
                     once.release(slot)
                     return earlier
             await self.check(plan, workspace=workspace, thread=thread)
+            plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
@@ -344,7 +350,16 @@ class EmbeddedEngine(StoredRuns):
     def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._log_store.next_epoch(), self.clock.now_us()
-        return child_write(run, plan, parent, key=key, epoch=epoch, at=at)
+        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
+
+    def _resting(self, plan: RunPlan) -> RunPlan:
+        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
+        if self._store.folder is None or (plan.code is None and not plan.tools):
+            return plan
+        if plan.digests is not None:  # it is another run's
+            plan = replace(plan, digests=None)
+        digests = self._tools.digests(plan)
+        return plan if digests is None else replace(plan, digests=digests)
 
     async def budgets_changed(self) -> None:
         await self._ledger.read_limits(self._store.records)

@@ -110,5 +110,6 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
     conversation = Conversation([*history, *plan.messages], size=size)
+    conversation.digests = plan.digests
     conversation.replay(loaded.conversation)
     return plan, conversation

@@ -5,59 +5,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import cast
 
-from msgspec import Raw
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical, digest
+from weftline.canonical import NotCanonical, canonical
 from weftline.errors import WeftlineError
 from weftline.fences import without_fence
 from weftline.json_size import excess
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AskBody, TurnBody, note_body, turn_body
+from weftline.kernel.bodies import note_body
 from weftline.kernel.budgeting import attempt_slot
 from weftline.kernel.entries import (
     PROVIDER_CALL,
-    AskedCall,
     AttemptFailed,
     TurnCompleted,
 )
 from weftline.kernel.guards import signature
 from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
-from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall, joined_text
+from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta, ToolSpec
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
-from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
+from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
-from weftline.runtime.toolbox import EMPTY
-from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run
+from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.checking import issues_of
-from weftline.tools.client_side import input_invalid_result
-from weftline.tools.function import FunctionTool
 
 logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 600.0
-PREPARE_TIMEOUT_S = 30.0
-"""For the arguments of one call, if its tool has no time limit of its own."""
 _SLACK_S = 5.0
 """So that the deadline is reported by the side that knows how far the answer got."""
 _RETRY_FIRST_S, _MAX_RETRY_S = 0.5, 60.0
@@ -68,10 +58,6 @@ MAX_RETRY_AFTER_S = 3600.0
 AGENT_ERROR = "agent_error"
 """The class of a failure that is the agent's own code's, not the provider's."""
 _PROVIDER_ID_BYTES = 128
-_STINT = 64
-"""How many calls are prepared in one go."""
-_check_object = Decoder(dict[str, Raw]).decode
-"""What a tool has prepared goes into the log as it is."""
 
 
 async def call_model(
@@ -94,6 +80,7 @@ async def call_model(
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
+    request = with_reminders(request, work.conversation, work.toolbox or EMPTY)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()
@@ -155,6 +142,7 @@ class _ModelCall:
         self._failures = state.attempt.failures
         self._estimate = state.attempt.estimate
         self._limits = state.limits
+        self._withheld = state.guards.withheld
         self._work = work
         self._services = services
         self.begin()
@@ -255,7 +243,7 @@ class _ModelCall:
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(message, work, self._services)
+        asked, turn = await prepare_calls(message, work, self._services, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await misfit(work, text)
@@ -343,7 +331,7 @@ def _request(
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
-        tools=(work.toolbox or EMPTY).specs,
+        tools=_offered(work.toolbox or EMPTY, state.guards.withheld),
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
@@ -362,6 +350,10 @@ def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> in
     """What was reserved for the answer is all that there is for it."""
     held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
     return work.plan.sampling.max_output_tokens if held is None or not held.output else held.output
+
+
+def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
+    return [spec for spec in toolbox.specs if spec.name not in withheld] if withheld else toolbox.specs
 
 
 def _excess(text: str) -> str:
@@ -425,96 +417,3 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
             part = part if identity == part.id else replace(part, id=identity)
         parts.append(part)
     return Assistant(tuple(parts))
-
-
-async def prepare_calls(
-    message: Assistant, work: WorkingSet, services: Services
-) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """Each call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
-    toolbox = work.toolbox or EMPTY
-    asked: list[AskedCall] = []
-    found: list[bytes] = []
-    invalid: dict[int, str] = {}
-    asks: dict[int, AskBody] = {}
-    code = toolbox.code
-    gated = code is not None and code.gates
-    sequential = code is not None and code.sequential
-    for index, call in enumerate(message.calls):
-        if index % _STINT == _STINT - 1:
-            await asyncio.sleep(0)  # others have a turn
-        tool = toolbox.get(call.name)
-        if tool is None:
-            args = _as_object(call.args)
-            asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
-        else:
-            prepared = await _prepared(tool, call, work, services, code)
-            if isinstance(prepared, str):
-                args, invalid[index] = _as_object(call.args), prepared
-            else:
-                args = prepared
-            verdict = "invalid" if index in invalid else "ok"
-            if call.name in toolbox.excluded:
-                invalid.pop(index, None)
-                verdict = "excluded"
-            concurrent = tool.concurrent and not sequential
-            asked.append(
-                AskedCall(
-                    call.id,
-                    call.name,
-                    digest(args),
-                    verdict,
-                    tool.effect,
-                    tool.client,
-                    concurrent,
-                    gated and verdict != "excluded",
-                    is_carried_out_by_run(tool),
-                    bookkeeping=is_bookkeeping(tool),
-                    terminal=ends_run(tool),
-                )
-            )
-            if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:
-                asked[-1] = replace(asked[-1], verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
-                if asking.problem:
-                    invalid[index] = asking.problem
-                if asking.body is not None:
-                    asks[index] = asking.body
-        found.append(args)
-    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks)
-
-
-async def _prepared(
-    tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
-) -> bytes | str:
-    """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
-    prepare = tool.prepare if code is None else partial(code.prepare, tool)
-    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
-    kind: type[object] = type(tool)
-    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
-    try:
-        if deadline is None:  # its validators never wait, so that no deadline could end them
-            args = cast(object, await prepare(call.args))
-        else:
-            async with deadline:
-                args = cast(object, await prepare(call.args))
-        if not isinstance(args, bytes):
-            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
-        _check_object(args)
-        return args
-    except InvalidArguments as error:
-        return joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if is_being_cancelled():
-            raise
-        logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
-        late = deadline is not None and deadline.expired
-        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
-        return prompts.tool_failed_to_prepare(call.name, reason)
-
-
-def _as_object(args: str) -> bytes:
-    """Arguments that never reach a tool, if they can be shown: an object, or nothing."""
-    try:
-        canon = canonical(args)
-    except NotCanonical:
-        return b"{}"
-    return canon if canon.startswith(b"{") else b"{}"

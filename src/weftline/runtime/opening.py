@@ -9,10 +9,12 @@ from typing import Protocol
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
+from weftline.runtime.deploys import changed_for
 from weftline.runtime.inheriting import Inherited, as_fact, left_to
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
@@ -73,9 +75,11 @@ class RunOpener:
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         rendered, memory = None, RunMemory(work.conversation.memory)
-        if code is not None and work.conversation.system is None:
+        changed = {} if run.driving.opened or work.conversation.digests is None else changed_for(work, self._tools)
+        anew = "prompt" in changed
+        if code is not None and (anew or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
-            rendered = await code.render(work.plan.system, memory=memory, messages=messages)
+            rendered = await code.render(work.plan.system, memory=memory, messages=messages, anew=anew)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
@@ -83,7 +87,10 @@ class RunOpener:
             facts.append(Draft(HistoryPinned(len(history))))
             if summary is not None and summary.upto <= len(history):
                 facts.append(as_fact(summary, work))
-        if rendered is not None and work.conversation.system is None:
+        if changed:
+            body = b"" if not anew else encode(RenderedBody(rendered or "", memory.changes()))
+            facts.append(Draft(DeployAdopted(changed), body))
+        elif rendered is not None and work.conversation.system is None:
             facts.append(Draft(InstructionsRendered(), encode(RenderedBody(rendered, memory.changes()))))
         work.conversation.contents.update(contents)
         work.blobs.clear()

@@ -188,7 +188,7 @@ class Residents:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        unclaimed = run.work.plan.code is not None and not self._knows(run.work.plan)
+        unclaimed = self._is_elsewhere(run)
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
@@ -197,6 +197,11 @@ class Residents:
         else:
             self._forget(run)
             self.recovery.left(run.key)
+
+    def _is_elsewhere(self, run: LiveRun) -> bool:
+        """Whether the run waits for a process that has its agent, as it needs it."""
+        plan = run.work.plan
+        return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
     def _forget(self, run: LiveRun) -> None:
         self._not_behind(run)
@@ -299,7 +304,7 @@ class Residents:
         if self.stopping:
             self._store_due(run)  # the next process carries it on
         elif run.residency is PARKED and not self.recovery.hold_back(run):
-            if run.work.plan.code is not None and not self._knows(run.work.plan):
+            if self._is_elsewhere(run):
                 self._store_due(run)
                 self._kept.keep(run)  # it waits for a process that has its agent
                 return

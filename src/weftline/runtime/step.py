@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
+from weftline.failure import Failure, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.decide import decide
@@ -36,6 +37,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
+from weftline.outcome import Telemetry
 from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
@@ -126,7 +128,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             toolbox = work.toolbox or EMPTY
             offered = ""
             if not state.totals.attempts:
-                offered = offered_digest(conversation.system or work.plan.system, toolbox)
+                system = work.plan.system if conversation.system is None else conversation.system
+                offered = offered_digest(system, toolbox)
             model = model_ref(work, head.choice)
             return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
         case AttemptFailed():
@@ -156,12 +159,30 @@ def closed_body(
     message_id: str = "",
     idempotency_key: str = "",
     state: Raw | UnsetType = UNSET,
+    failure: Failure | None = None,
+    telemetry: Telemetry | None = None,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state))
+    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry))
+
+
+def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:
+    """The head of a result, with what the kernel goes by if the call failed."""
+    if failure is None or not head.is_error:
+        return head
+    kind = None if failure.kind == kind_by(head.how, client=head.client is not None) else failure.kind
+    hint = None if failure.hint is None else failure.hint.reason
+    return replace(head, kind=kind, recovery=failure.recovery, hint=hint)
+
+
+def failure_told(failure: Failure | None, name: str) -> Failure | None:
+    """A failure with the name of the tool in its hint."""
+    if failure is None or failure.hint is None or failure.hint.tool:
+        return failure
+    return replace(failure, hint=replace(failure.hint, tool=name))
 
 
 def size_of(work: WorkingSet, parts: tuple[UserPart, ...]) -> int:
@@ -201,6 +222,8 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
+    failure = _misfit(work, head.index) if head.how == "invalid" else None
+    head = with_failure(head, failure)
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
         parts = (Text(text or _invalid(work, head.index)),)
@@ -210,7 +233,13 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
             head = replace(head, is_error=gated.is_error)
     if size := size_of(work, parts):
         head = replace(head, size=size)
-    return Draft(head, closed_body(work, head.index, parts))
+    return Draft(head, closed_body(work, head.index, parts, failure=failure))
+
+
+def _misfit(work: WorkingSet, index: int) -> Failure | None:
+    """What the pipeline found out about arguments that do not fit."""
+    turn = work.conversation.turn
+    return turn.calls[index].failure if turn is not None and index < len(turn.calls) else None
 
 
 def _invalid(work: WorkingSet, index: int) -> str:

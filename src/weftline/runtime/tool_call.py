@@ -8,6 +8,7 @@ from collections import Counter
 from typing import assert_never, cast
 
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
 from weftline.canonical import NotCanonical, digest
@@ -23,10 +24,10 @@ from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
-from weftline.runtime.step import closed_body, size_of
+from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
-from weftline.tools.results import output_of, reason_of
+from weftline.tools.results import output_of, raised_by
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +84,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         else:
             told = fields(run=context.run_id, tool=call.name, call=call.id)
             logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
-            how, output = "failed", ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
+            how, output = "failed", raised_by(call.name, error)
     finally:
         notes.close()
+    if context.telemetry is not None and output.telemetry is None:
+        output = replace(output, telemetry=context.telemetry)
     active_us = int((loop.time() - started) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
@@ -205,7 +208,9 @@ def closed(
         active_us=active_us,
         size=size_of(work, output.parts),
     )
-    return Outcome(Draft(head, closed_body(work, command.index, output.parts, state=state)), attempt)
+    failure = failure_told(output.failure, call.name) if output.is_error else None
+    body = closed_body(work, command.index, output.parts, state=state, failure=failure, telemetry=output.telemetry)
+    return Outcome(Draft(with_failure(head, failure), body), attempt)
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:

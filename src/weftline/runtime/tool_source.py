@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from weftline.errors import InvalidRequest, StoreError
+from weftline.kernel.deploys import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import (
     A2ALocalRef,
@@ -85,6 +86,12 @@ class DialledTools:
 
     def knows(self, plan: RunPlan) -> bool:
         return self._own.knows(plan)
+
+    def use_version(self, version: str | None) -> None:
+        self._own.use_version(version)
+
+    def digests(self, plan: RunPlan) -> Digests | None:
+        return self._own.digests(plan)
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline.errors import InvalidRequest
+from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
 from weftline.plan import (
@@ -26,8 +27,9 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool, tags_of
+from weftline.tools.base import Tool, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
+from weftline.tools.digests import declared, digest, written
 
 _BOXES = 512
 
@@ -44,6 +46,8 @@ class Toolbox:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
+        self.reminds = any(reminder_of(tool) for tool in self.tools.values())
+        """Whether results of some of them come with a reminder."""
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
@@ -81,6 +85,14 @@ class ToolSource(Protocol):
         """Whether the plan's agent is here, if the run needs the code of one. A run without it waits."""
         ...
 
+    def use_version(self, version: str | None) -> None:
+        """What the code of the tools is known by, in place of its source."""
+        ...
+
+    def digests(self, plan: RunPlan) -> Digests | None:
+        """What a run with this plan rests on in this process; None if it needs no code of it, or that is not known."""
+        ...
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
@@ -99,9 +111,33 @@ class ServerTools:
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
         self._boxes: OrderedDict[bytes, Toolbox] = OrderedDict()
+        self._version: str | None = None
+        self._digests: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def knows(self, plan: RunPlan) -> bool:
         return plan.code is None
+
+    def use_version(self, version: str | None) -> None:
+        self._version = version
+        self._digests.clear()
+
+    def digests(self, plan: RunPlan) -> Digests | None:
+        if not plan.tools:
+            return None
+        names = tuple([ref.name for ref in plan.tools if isinstance(ref, ServerRef)])
+        if not names:
+            return None
+        found = self._digests.get(names)
+        if found is None:
+            found = self._digests[names] = self._digests_of(names)
+        return Digests(digest("text", plan.system or ""), *found, given=True)
+
+    def _digests_of(self, names: tuple[str, ...]) -> tuple[str, str]:
+        if len(self._digests) >= _BOXES:
+            self._digests.clear()
+        tools = [tool for name in names if (tool := self._plugin(name)) is not None]
+        code = [written(tool) for tool in tools] if self._version is None else ["version", self._version]
+        return digest(*[declared(tool) for tool in tools]), digest(*code)
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):

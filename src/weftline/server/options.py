@@ -68,6 +68,7 @@ SETTINGS = (
     "allowed_hosts",
     "trusted_proxies",
     "unknown_fields",
+    "code_version",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -104,6 +105,8 @@ class ServerOptions(Struct, frozen=True):
     """Whose pages may use the server from a browser; None for nobody's."""
     unknown_fields: Literal["warn", "refuse"] = "warn"
     """What to do with a request that has unknown fields."""
+    code_version: str | None = None
+    """What the code of agents and tools is known by when it carries a run on, in place of its source."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -137,6 +140,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, trusted_proxies=_networks(config, value))
         elif name == "unknown_fields":
             options = replace(options, unknown_fields=_unknown_fields(config, value))
+        elif name == "code_version":
+            options = replace(options, code_version=_version(config, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
@@ -174,6 +179,12 @@ def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
         return convert(value, Literal["warn", "refuse"])
     except ValidationError:
         raise _bad(config, "unknown_fields", 'must be "warn" or "refuse"') from None
+
+
+def _version(config: Config, value: object) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise _bad(config, "code_version", "must be a text, such as a commit")
 
 
 def _switch(config: Config, name: str, value: object) -> bool:

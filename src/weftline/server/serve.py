@@ -199,6 +199,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
     tools = AgentTools(dialled)
+    tools.use_version(options.code_version)
     for name, agent in file.agents.items():
         tools.register(name, Setup(agent))
     max_files = _max_files()

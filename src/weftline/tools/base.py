@@ -8,13 +8,15 @@ exactly those bytes. Server tools are then invoked here; client tools are offere
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
+from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
+from weftline.outcome import Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.surrogates import whole
 
@@ -33,7 +35,38 @@ ClientKind: TypeAlias = Literal["local", "a2a_local", "mcp_local"]
 
 
 class ToolFailed(Exception):
-    """A tool failed in a way that the model should read; the message is the result's text."""
+    """A tool failed in a way that the model should read; the message is the result's text.
+
+    Args:
+        kind: What went wrong: by default the tool has understood the call and says no.
+        recovery: What follows: `correct_call` (the tool stays), `replan` (it is not offered in the next turn) or
+            `finish` (the run is brought to its end). By default the kind says: `invalid_call` and `domain_rejection`
+            can be corrected, after any other the model has to do without the tool for a turn.
+        hint: What would help the model to do better.
+
+    Raises:
+        ValueError: for a word that is not one of these, and for `correct_call` after a failure that no other call could
+            avoid.
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        kind: FailureKind = "domain_rejection",
+        recovery: Recovery | None = None,
+        hint: Hint | None = None,
+    ) -> None:
+        super().__init__(*args)
+        for name, value, words in (("kind", kind, FailureKind), ("recovery", recovery, Recovery)):
+            if value is not None and value not in get_args(words):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(words))}, not {value!r}")
+        if fault := recovery_fault(kind, recovery):
+            raise ValueError(fault)
+        if hint is not None and not isinstance(hint, Hint):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"hint must be a Hint, not {type(hint).__name__}")
+        self.kind: FailureKind = kind
+        self.recovery: Recovery | None = recovery
+        self.hint = hint
 
 
 class ToolInDoubt(ToolFailed):
@@ -88,6 +121,8 @@ class ToolContext(Struct, Generic[Deps]):
     """
     deps: Deps = None  # type: ignore[assignment]
     """What the agent's own code was given for this run."""
+    telemetry: Telemetry | None = None
+    """What the call took, for a tool that knows: set it before you return."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -97,10 +132,16 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     is_error: bool = False
     in_doubt: bool = False
     """Nobody knows whether the call took effect. Such a result is an error, too."""
+    failure: Failure | None = None
+    """Of an error: what is known about it besides its text."""
+    telemetry: Telemetry | None = None
+    """What the call took, if its tool knows better than the runtime."""
 
     @classmethod
-    def of(cls, text: str, *, is_error: bool = False, in_doubt: bool = False) -> ToolOutput:
-        return cls((Text(text),), is_error or in_doubt, in_doubt)
+    def of(
+        cls, text: str, *, is_error: bool = False, in_doubt: bool = False, failure: Failure | None = None
+    ) -> ToolOutput:
+        return cls((Text(text),), is_error or in_doubt, in_doubt, failure)
 
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""
@@ -178,6 +219,11 @@ def is_bookkeeping(tool: Tool) -> bool:
 def ends_run(tool: Tool) -> bool:
     """Whether a run ends when a call of it has succeeded."""
     return bool(getattr(tool, "terminal", False))
+
+
+def reminder_of(tool: Tool) -> str:
+    """What a model is reminded of when it reads a result of it; "" for nothing."""
+    return str(getattr(tool, "reminder", ""))
 
 
 @runtime_checkable

@@ -16,13 +16,14 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import update_wrapper
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, cast, overload
 
 from msgspec import Raw
 
+from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
@@ -91,6 +92,8 @@ class FunctionTool(Generic[P, R, D]):
         tags: Iterable[str] = (),
         bookkeeping: bool = False,
         terminal: bool = False,
+        example: Mapping[str, Any] | None = None,
+        reminder: str = "",
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -111,6 +114,8 @@ class FunctionTool(Generic[P, R, D]):
         self.tags = frozenset(tags)
         self.bookkeeping = bookkeeping
         self.terminal = terminal
+        self.example = _checked_example(self.name, example)
+        self.reminder = reminder
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -154,6 +159,12 @@ class FunctionTool(Generic[P, R, D]):
         if self._spec is None:
             self._spec = ToolSpec(self.name, self.description, self.parameters.schema)
         return self._spec
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The code of it: what it calls, what is asked after a crash, and what makes its question to people."""
+        own = (self._reconcile, self._confirm)
+        return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
 
     async def prepare(self, args: str) -> bytes:
         return self.parameters.final_args(args)
@@ -288,6 +299,8 @@ def tool(
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
+    example: Mapping[str, Any] | None = None,
+    reminder: str = "",
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -305,6 +318,8 @@ def tool(
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
+    example: Mapping[str, Any] | None = None,
+    reminder: str = "",
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -330,6 +345,8 @@ def tool(
         tags: What the filters of a policy know it by, such as `costly`.
         bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
+        example: Arguments of a call as it should be, which a model is shown after one that did not fit.
+        reminder: What a model is reminded of when it reads a result, in that request only.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -351,9 +368,21 @@ def tool(
             tags=tags,
             bookkeeping=bookkeeping,
             terminal=terminal,
+            example=example,
+            reminder=reminder,
         )
 
     return made if fn is None else made(fn)
+
+
+def _checked_example(name: str, example: object) -> dict[str, Any] | None:
+    if example is None:
+        return None
+    try:
+        canonical_value(dict(cast("Mapping[str, Any]", example)))
+    except (NotCanonical, TypeError, ValueError) as error:
+        raise ValueError(f"tool {name!r}: example must be a dict of arguments that JSON can hold: {error}") from None
+    return dict(cast("Mapping[str, Any]", example))
 
 
 def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., Any] | None) -> Effect:

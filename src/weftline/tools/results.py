@@ -15,6 +15,7 @@ import msgspec
 
 from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
+from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, recovery_by
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput
@@ -55,14 +56,65 @@ def reason_of(error: BaseException) -> str:
 
 def error_of(error: BaseException) -> ToolOutput:
     """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
-    try:
-        message = str(error)
-    except Exception:
-        message = ""
+    message = _said_by(error)
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = whole(message or prompts.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
-    return ToolOutput.of(whole(message or prompts.FAILED_WITHOUT_WORDS), is_error=True, in_doubt=in_doubt)
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
+
+
+def raised_by(tool: str, error: BaseException) -> ToolOutput:
+    """The error result of a call whose tool let an exception out, which is not how tools of ours fail."""
+    text = prompts.tool_failed(tool, reason_of(error))
+    return ToolOutput.of(text, is_error=True, failure=failure_of(error, text))
+
+
+def failure_of(error: BaseException, text: str) -> Failure:
+    """What is known about a failure besides its text. An exception of any type may carry a hint, as `hint`."""
+    hint = getattr(error, "hint", None)
+    hint = hint if isinstance(hint, Hint) else None
+    causes = _causes(error)
+    if isinstance(error, ToolFailed):
+        implied = None if error.kind in CORRECTABLE else recovery_by(error.kind)
+        return Failure(text, error.kind, error.recovery or implied, hint, causes)
+    for cls, kind in _KINDS:
+        if isinstance(error, cls):
+            return Failure(text, kind, None, hint, causes)
+    return Failure(text, None, None, hint, causes)
+
+
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (TimeoutError, "timeout"),
+    (ConnectionError, "unavailable"),
+)
+_MAX_CAUSES = 10
+
+
+def _causes(error: BaseException) -> tuple[Cause, ...]:
+    """The exceptions that led to this one, the nearest first, each once."""
+    found: dict[Cause, None] = {}
+    seen = {id(error)}
+    own = Cause(type(error).__name__, whole(_said_by(error)))
+    one = _led_to(error)
+    while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
+        seen.add(id(one))
+        cause = Cause(type(one).__name__, whole(_said_by(one)) or prompts.FAILED_WITHOUT_WORDS)
+        if cause != own:
+            found.setdefault(cause)
+        one = _led_to(one)
+    return tuple(found)
+
+
+def _led_to(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _said_by(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def _checked(output: ToolOutput) -> ToolOutput:

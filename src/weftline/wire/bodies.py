@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from weftline.messages import Blob
+from weftline.wire.failures import SentFailure
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.unknown_fields import UnknownField
 
@@ -51,5 +52,6 @@ class ToolResultBody(Struct, frozen=True):
     tool_use_id: str
     result: str | None = None
     error: str | None = None
+    failure: SentFailure | None = None
     oversize: bool = False
     unknown: tuple[UnknownField, ...] = ()

@@ -21,6 +21,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     TEXT_DELTA,
@@ -60,7 +61,9 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
+from weftline.outcome import preview_of
 from weftline.plan import agent_of
+from weftline.wire.failures import shown_failure, shown_telemetry
 from weftline.wire.responses import tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -87,7 +90,6 @@ COPY_LIMIT = 100 * 1024
 """How many bytes of a result an informational event shows; the model always gets all of it."""
 NESTED_LIMIT = 1_000_000
 """Payload size in bytes above which the nested copy is left out."""
-SUMMARY_LIMIT = 140
 
 OBSERVED = {
     TEXT_DELTA: "assistant_delta",
@@ -329,7 +331,7 @@ def provider_call(body: bytes) -> bytes:
             "provider": part.provider,
             "status": part.status,
             "ok": part.status != "failed",
-            "summary": _summary(result),
+            "summary": preview_of(result),
             "result": _excerpt(result),
             "args": {} if part.input is UNSET else _json(part.input),
             "phase": "end",
@@ -397,24 +399,34 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     text = joined_text(content.parts)
     excerpt = _excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
-        answer = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
-        return "local_tool_result_in", encode({"toolUseId": head.id, "name": head.name, **answer, "how": head.how})
+        answer: dict[str, Any] = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
+        answer = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
+        return "local_tool_result_in", encode(answer | _about(head, content, text))
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
         "ok": not head.is_error,
-        "summary": _summary(text),
+        "summary": preview_of(text),
         "result": excerpt,
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
     }
+    payload |= _about(head, content, text)
     if head.how == "in_doubt":
         payload["inDoubt"] = True
     attached = [part for part in content.parts if not isinstance(part, Text)]
     if attached:
         payload["attachments"] = [{"type": _attached_as(part), "mediaType": part.media_type} for part in attached]
     return "tool_result", encode(payload)
+
+
+def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str, Any]:
+    """What a result has besides what the model reads."""
+    about: dict[str, Any] = {"telemetry": shown_telemetry(head, content)}
+    if head.is_error:
+        about["failure"] = shown_failure(head, content, text)
+    return about
 
 
 def _attached_as(part: Image | File) -> str:
@@ -427,11 +439,6 @@ def _excerpt(text: str) -> str:
         return text
     data = text.encode()
     return text if len(data) <= COPY_LIMIT else data[:COPY_LIMIT].decode(errors="ignore")
-
-
-def _summary(text: str) -> str:
-    line = " ".join(text[: 4 * SUMMARY_LIMIT].split())
-    return line if len(line) <= SUMMARY_LIMIT else line[: SUMMARY_LIMIT - 1] + "…"
 
 
 def failed_finish(head: RunEnded) -> str | None:
@@ -522,6 +529,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         BudgetRefused,
         CapReached,
         RunUnattended,
+        DeployAdopted,
     }
 )
 """What clients do not see. A test checks that these two cover all facts."""

@@ -126,6 +126,8 @@ MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MAX_TOOL_USE_ID_CHARS = 256
 MAX_RESULT_BYTES = 2 * MB
 MAX_ERROR_BYTES = 8 * KB
+MAX_FAILURE_BYTES = 16 * KB
+"""Of what a client says about its error besides the text."""
 EMPTY_RESULT_USER_AGENT = "Go-http-client/"
 """Clients of this kind leave the key out when a tool returns the empty string."""
 

@@ -17,6 +17,7 @@ from weftline.messages import Blob
 from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
+from weftline.wire.failures import SentFailure, failure_fault, require_failure
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
     DEFAULT_RUN_NAME,
@@ -87,17 +88,19 @@ def _of_session(field: UnknownField) -> UnknownField:
 
 
 class ToolResult(Struct, rename="camel"):
-    """The result of a client-side call: `result` or `error`."""
+    """The result of a client-side call: `result` or `error`, and what is known about the failure besides."""
 
     tool_use_id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_USE_ID_CHARS)]
     result: str | None = None
     error: str | None = None
+    failure: SentFailure | None = None
 
 
 class _AnyToolResult(Struct, rename="camel"):
     tool_use_id: Any = None
     result: Any = None
     error: Any = None
+    failure: Any = None
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
@@ -118,6 +121,8 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         sent = _exact_tool_result.decode(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
         sent, unknown = _inexact_tool_result(body)
+    if sent.failure is not None:
+        require_failure(sent.failure, error=sent.error)
     match sent.result, sent.error:
         case None, None:
             if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
@@ -128,7 +133,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
                 return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown)
         case None, error:
             if _fits(error, MAX_ERROR_BYTES):
-                return ToolResultBody(sent.tool_use_id, error=error, unknown=unknown)
+                return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown)
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
     return ToolResultBody(sent.tool_use_id, oversize=True, unknown=unknown)
@@ -160,6 +165,8 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
+    if sent.failure is not None and (fault := failure_fault(sent.failure)) is not None:
+        issues.append(fault)
     return with_typos(invalid(issues), _unknown_in_result(decode_fields(body)))
 
 

@@ -103,7 +103,8 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
         await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
-    output = ToolOutput.of(body.error or body.result or "", is_error=failed)
+    failure = None if body.failure is None else body.failure.failure(body.error or "")
+    output = ToolOutput.of(body.error or body.result or "", is_error=failed, failure=failure)
     accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
     return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 

@@ -48,7 +48,10 @@ def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | N
     if not isinstance(head, AttemptStarted) or (head.turn, head.attempt) != (basis.turn, basis.attempt):
         return None
     # Another in-memory copy of the run may have taken the same place in the log at another time.
-    return head if 0 <= basis.at - entry.at <= evidence.troubles.stalled_s * 1_000_000 else None
+    troubles = evidence.troubles
+    passed_s = (basis.at - entry.at) / 1_000_000
+    same_time = any(0 <= passed_s - set_by_s <= troubles.stalled_s for set_by_s in (0.0, troubles.clock_was_set_by_s))
+    return head if same_time else None
 
 
 def _at_most_one_unknown(evidence: Evidence, log: RunLog, unknown: list[Asked]) -> None:

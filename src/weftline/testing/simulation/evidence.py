@@ -54,9 +54,14 @@ class Troubles(Struct):
     stalls: list[Window] = []
     sick: list[Window] = []
     """When the disk refused writes or reads."""
-    clock_was_set: bool = False
+    clock_was_set_by_s: float = 0.0
+    """At most once in a history."""
     losses: set[tuple[int, str]] = set()
     """Lives and tags of runs with a refused or failed write: their memory may have been dropped."""
+
+    @property
+    def clock_was_set(self) -> bool:
+        return self.clock_was_set_by_s != 0.0
 
     @property
     def stalled_s(self) -> float:

@@ -103,7 +103,7 @@ class Mishaps(Observer):
     async def _set_clock(self, at_s: float, by_s: float) -> None:
         await asyncio.sleep(at_s)
         self._clock.offset_s += by_s
-        self.troubles.clock_was_set = True
+        self.troubles.clock_was_set_by_s = by_s
         self._trace.note(f"clock: set by {by_s:+.0f} s")
 
     async def _stall(self, at_s: float, for_s: float) -> None:

@@ -1,0 +1,113 @@
+"""What an agent's runs rest on, as digests; worked out once for each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.agent.definition import Definition
+from weftline.agent.given import is_toolset, name_of
+from weftline.agent.subagents import Subagent
+from weftline.kernel.deploys import Digests
+from weftline.plan import RunPlan
+from weftline.tools.base import Tool, Toolset
+from weftline.tools.digests import declared, digest, source_of, written
+
+
+class _Known(Struct, frozen=True):
+    """Of one agent, for as long as it is as it was."""
+
+    basis: tuple[object, ...]
+    tools: tuple[tuple[str, str, str], ...]
+    """Of each: its name, what it declares, and its source."""
+    hooks: str
+    whole: Digests
+
+
+class AgentDigests:
+    """The digests of agents. `version` is the operator's word for the code, in place of its source."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        self._known: WeakKeyDictionary[Definition[Any, Any], _Known] = WeakKeyDictionary()
+
+    def names(self, agent: Definition[Any, Any]) -> list[str]:
+        """Those of its tools, and of its sets of tools."""
+        return [name for name, _, _ in self._known_of(agent).tools]
+
+    def of(self, agent: Definition[Any, Any], plan: RunPlan, *, only: Collection[str] | None = None) -> Digests:
+        """What a run with this plan rests on. `only` has the names of the tools that it has; None for all.
+
+        A plan without digests is that of a new run: a prompt that is not the agent's was given with it.
+        """
+        known = self._known_of(agent)
+        found = known.whole
+        if only is not None:
+            found = self._digests(found.prompt, [one for one in known.tools if one[0] in only], known.hooks)
+        begun = plan.digests
+        given = begun.given if begun is not None else plan.system is not None and plan.system != agent.instructions
+        return replace(found, prompt=digest("text", plan.system or ""), given=True) if given else found
+
+    def _known_of(self, agent: Definition[Any, Any]) -> _Known:
+        basis = (agent.tools, agent.instructions, len(agent.hooks), agent.policy_engine, self.version)
+        known = self._known.get(agent)
+        if known is not None and known.basis == basis:
+            return known
+        tools = tuple([_tool(one, agent) for one in agent.tools])
+        hooks = digest(*[part for one in agent.hooks for part in (one.point.name, source_of(one.fn))])
+        if agent.policy_engine is not None:
+            hooks = digest(hooks, source_of(agent.policy_engine))
+        whole = self._digests(_prompt(agent), tools, hooks)
+        self._known[agent] = known = _Known(basis, tools, hooks, whole)
+        return known
+
+    def _digests(self, prompt: str, tools: Sequence[tuple[str, str, str]], hooks: str) -> Digests:
+        tools = sorted(tools)
+        code = [hooks, *[part for name, _, source in tools for part in (name, source)]]
+        if self.version is not None:
+            code = ["version", self.version]
+        return Digests(prompt, digest(*[says for _, says, _ in tools]), digest(*code))
+
+
+def below(
+    agent: Definition[Any, Any], path: Sequence[str]
+) -> tuple[Definition[Any, Any], frozenset[str] | None] | None:
+    """The agent that a path of subagents leads to, and the names of its tools, None for all; None if it cannot be told
+    without opening sets of tools."""
+    only: frozenset[str] | None = None
+    for step in path:
+        found = [one for one in agent.tools if isinstance(one, Subagent) and one.name == step]
+        if not found:
+            return None
+        if found[0].agent is not None:
+            agent, only = found[0].agent, None
+        elif found[0].only is not None:
+            only = found[0].only if only is None else only & found[0].only
+    return agent, only
+
+
+def joined(own: Digests, others: Digests | None) -> Digests:
+    """Of an agent's run that has tools of the server, too."""
+    if others is None:
+        return own
+    return replace(own, tools=digest(own.tools, others.tools), code=digest(own.code, others.code))
+
+
+def _prompt(agent: Definition[Any, Any]) -> str:
+    made = agent.instructions
+    if made is None or isinstance(made, str):
+        return digest("text", made or "")
+    return digest("code", source_of(made))
+
+
+def _tool(one: Tool | Toolset, agent: Definition[Any, Any]) -> tuple[str, str, str]:
+    """What a set of tools has is known when it is open, and may change at any time: it goes by its name."""
+    if is_toolset(one):
+        name = name_of(one) or type(one).__name__
+        return name, digest(name, getattr(one, "prefix", "")), digest()
+    name = one.spec.name
+    return name, digest(declared(one), agent.tool_aliases.get(name, "")), written(one)

@@ -1,0 +1,99 @@
+"""`weftline doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weftline.cli.output import DB, JSON, show_json
+
+if TYPE_CHECKING:
+    from weftline.server.doctor import Finding
+
+
+@click.command()
+@click.argument("app", required=False, type=click.Path(path_type=Path))
+@click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
+@click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML).")
+@click.option("--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="Only this workspace.")
+@DB
+@JSON
+def command(
+    app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path, as_json: bool
+) -> None:
+    """Show what needs a person, and which unfinished runs the present code would touch.
+
+    APP, --tools and --config are what `weftline serve` would be started with. The store may be in use by a server with
+    other code. Nothing is changed.
+
+    Exits with 1 if something needs a decision.
+    """
+    found = asyncio.run(_examine(app, tools, config, workspace, db))
+    if as_json:
+        from msgspec import to_builtins
+
+        show_json([to_builtins(one) for one in found])
+    else:
+        _show(found)
+    sys.exit(1 if any(one.needs_person for one in found) else 0)
+
+
+async def _examine(
+    app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path
+) -> list[Finding]:
+    from weftline.agent.loader import load_agents_file
+    from weftline.agent.sources import AgentTools, Setup
+    from weftline.config import Config, load_config
+    from weftline.net.dial import Dialer
+    from weftline.net.egress import egress_from
+    from weftline.runtime.clock import SystemClock
+    from weftline.runtime.toolbox import ServerTools
+    from weftline.server.doctor import examine
+    from weftline.server.options import server_options
+    from weftline.server.own_tools import server_tools
+    from weftline.store import open_for_reading
+    from weftline.workspace import workspaces
+    from weftline.workspace.context import Workspaces
+
+    settings = load_config(config) if config is not None else Config()
+    options = server_options(settings)
+    file = None if app is None else load_agents_file(app)
+    pages = Dialer(egress_from(settings.server, origin=settings.path))
+    store = open_for_reading(db)
+    try:
+        own = server_tools(tools, pages=pages, app=app, app_tools=None if file is None else file.tools)
+        present = AgentTools(ServerTools(own))
+        present.use_version(options.code_version)
+        if file is not None:
+            for name, agent in file.agents.items():
+                present.register(name, Setup(agent))
+        clock = SystemClock()
+        if workspace is not None:
+            await workspaces.find(Workspaces(store.records, store.vault, clock), workspace)  # or it is unknown
+        return [one async for one in examine(store, present, now_us=clock.now_us(), only=workspace)]
+    finally:
+        await store.close()
+        await pages.aclose()
+
+
+def _show(found: list[Finding]) -> None:
+    from weftline.cli.terminal import is_terminal, show_table
+
+    if not found:
+        click.echo("Nothing needs a person, and no run would notice a deploy.", err=not is_terminal())
+        return
+    rows = [_row(one) for one in found]
+    if is_terminal():
+        show_table(("", "ABOUT", "AGENT", "WHAT"), rows, whole=["ABOUT"])
+        return
+    for row in rows:
+        click.echo("\t".join(row))
+
+
+def _row(one: Any) -> tuple[str, str, str, str]:
+    about = "/".join([part for part in (one.run_id, one.about) if isinstance(part, str)])
+    return "!" if one.needs_person else "-", about, one.agent if isinstance(one.agent, str) else "", one.what

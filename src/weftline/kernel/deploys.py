@@ -1,0 +1,59 @@
+"""The part of the log's vocabulary that is about deploys: other code than before carries a run on.
+
+What a run rests on is known by three digests: of its prompt, of its tools and of its code. They are in its plan;
+`weftline.runtime.deploys` compares them with those of the process that takes the run over.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+OnDeploy: TypeAlias = Literal["adopt", "pin"]
+"""What becomes of a run whose code has changed: it goes on with the new code, or waits for the old."""
+Part: TypeAlias = Literal["prompt", "tools", "code"]
+PARTS: tuple[Part, ...] = ("prompt", "tools", "code")
+
+
+class Digests(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """What a run rests on. Equal definitions have equal digests, in every process and on every machine."""
+
+    prompt: str
+    tools: str
+    """The names, schemas and effects of its tools."""
+    code: str
+    """The source of its tools and hooks, or the version that the operator gives the code."""
+    given: bool = False
+    """The prompt was given with the run: no deploy changes it."""
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The digests of a part before and after a deploy."""
+
+    before: str
+    after: str
+
+
+class DeployAdopted(
+    Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False, tag="deploy.adopted"
+):
+    """From here on other code than before carries the run on. Body: `RenderedBody`, if its prompt is another."""
+
+    changed: dict[Part, Change]
+
+
+def changes(before: Digests, now: Digests) -> dict[Part, Change]:
+    """The parts that have changed."""
+    found: dict[Part, Change] = {}
+    for part in PARTS:
+        old, new = getattr(before, part), getattr(now, part)
+        if old != new and not (part == "prompt" and before.given):
+            found[part] = Change(old, new)
+    return found
+
+
+def adopted(before: Digests, changed: dict[Part, Change]) -> Digests:
+    """What a run rests on after a deploy that it has adopted."""
+    after = {part: changed[part].after if part in changed else getattr(before, part) for part in PARTS}
+    return Digests(after["prompt"], after["tools"], after["code"], before.given)

@@ -1,0 +1,32 @@
+"""What a call's result has besides what the model reads: what the call took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+PREVIEW_CHARS = 140
+
+
+class Telemetry(Struct, frozen=True, omit_defaults=True):
+    """What a call took. A time of None is for the runtime to fill in."""
+
+    duration_ms: int | None = None
+    tokens_used: int | None = None
+    model: str = ""
+    extra: dict[str, Any] = {}
+
+
+def telemetry_of(reported: Telemetry | None, *, active_us: int) -> Telemetry:
+    """What a call took: what its tool reported, and the time that the runtime measured if that is missing."""
+    if reported is None:
+        return Telemetry(active_us // 1000)
+    return reported if reported.duration_ms is not None else replace(reported, duration_ms=active_us // 1000)
+
+
+def preview_of(text: str) -> str:
+    """The beginning of a result, on one line."""
+    line = " ".join(text[: 4 * PREVIEW_CHARS].split())
+    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"

@@ -1,0 +1,54 @@
+"""What a model, or a person in its place, reads about calls that failed and results that are not whole. Pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weftline.canonical import canonical_value
+from weftline.failure import Hint
+
+_OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
+_UNSPOKEN = "This is for you alone: do not mention it."
+
+
+def which_values(tool: str, fields: Sequence[str]) -> str:
+    """Asks for arguments; each field may have a note in brackets."""
+    return f"Which values should {tool} be called with? It needs {_listed(fields)}."
+
+
+def what_to_call(tool: str) -> str:
+    return f"What should {tool} be called with?"
+
+
+# Reminders: read with one request, and not kept
+
+
+def reminder(text: str) -> str:
+    """A text that is meant for the model alone. One that is tagged already stays as it is."""
+    return text if text.lstrip().startswith(_OPEN) else f"{_OPEN}\n{text}\n{_CLOSE}"
+
+
+def after_result(tool: str, text: str) -> str:
+    """What a tool wants to be remembered when its result is read."""
+    return f"About the result of {tool}: {text} {_UNSPOKEN}"
+
+
+def after_failure(hint: Hint) -> str:
+    lines = [f"A call of {hint.tool} failed ({hint.reason}): {hint.message}".rstrip(": ")]
+    if hint.clarifying_question:
+        lines.append(f"What is open: {hint.clarifying_question}")
+    if hint.example_input is not None:
+        lines.append(f"An example of its arguments: {_json(hint.example_input)}")
+    if hint.prior_input is not None:
+        lines.append(f"Your arguments were: {_json(hint.prior_input)}")
+    if hint.restrict_to_tool:
+        lines.append(f"If you try again, call {hint.tool} and no other tool in its place.")
+    return "\n".join([*lines, _UNSPOKEN])
+
+
+def _json(value: dict[str, object]) -> str:
+    return canonical_value(value).decode()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

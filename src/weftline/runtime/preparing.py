@@ -1,0 +1,148 @@
+"""What becomes of the calls that a model asked for before anything is decided: their tools and final arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import cast
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.canonical import NotCanonical, canonical, digest
+from weftline.failure import Failure
+from weftline.kernel.bodies import AskBody, TurnBody, turn_body
+from weftline.kernel.entries import AskedCall
+from weftline.messages import Assistant, ToolCall, joined_text
+from weftline.runtime.awaits import put_to_people
+from weftline.runtime.code import RunCode
+from weftline.runtime.live import WorkingSet, is_being_cancelled
+from weftline.runtime.services import Services
+from weftline.runtime.toolbox import EMPTY
+from weftline.tools import hinting
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run
+from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
+
+logger = logging.getLogger(__name__)
+
+PREPARE_TIMEOUT_S = 30.0
+"""For the arguments of one call, if its tool has no time limit of its own."""
+_STINT = 64
+"""How many calls are prepared in one go."""
+_check_object = Decoder(dict[str, Raw]).decode
+"""What a tool has prepared goes into the log as it is."""
+
+
+async def prepare_calls(
+    message: Assistant, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+) -> tuple[tuple[AskedCall, ...], TurnBody]:
+    """Each call's tool and final arguments, determined once: from here on they are facts, whatever code runs next.
+
+    Tools that are `withheld` in this turn are not called.
+    """
+    toolbox = work.toolbox or EMPTY
+    asked: list[AskedCall] = []
+    found: list[bytes] = []
+    invalid: dict[int, str] = {}
+    asks: dict[int, AskBody] = {}
+    failures: dict[int, Failure] = {}
+    code = toolbox.code
+    gated = code is not None and code.gates
+    sequential = code is not None and code.sequential
+    for index, call in enumerate(message.calls):
+        if index % _STINT == _STINT - 1:
+            await asyncio.sleep(0)  # others have a turn
+        tool = toolbox.get(call.name)
+        if tool is None:
+            args = _as_object(call.args)
+            asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
+        else:
+            prepared = await _prepared(tool, call, work, services, code)
+            if isinstance(prepared, _Misfit):
+                args, invalid[index] = _as_object(call.args), prepared.text
+                if prepared.failure is not None:
+                    failures[index] = prepared.failure
+            else:
+                args = prepared
+            verdict = "invalid" if index in invalid else "ok"
+            if call.name in toolbox.excluded or call.name in withheld:
+                invalid.pop(index, None)
+                failures.pop(index, None)
+                verdict = "excluded"
+            concurrent = tool.concurrent and not sequential
+            asked.append(
+                AskedCall(
+                    call.id,
+                    call.name,
+                    digest(args),
+                    verdict,
+                    tool.effect,
+                    tool.client,
+                    concurrent,
+                    gated and verdict != "excluded",
+                    is_carried_out_by_run(tool),
+                    bookkeeping=is_bookkeeping(tool),
+                    terminal=ends_run(tool),
+                )
+            )
+            if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:
+                asked[-1] = replace(asked[-1], verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
+                if asking.problem:
+                    invalid[index] = asking.problem
+                if asking.body is not None:
+                    asks[index] = asking.body
+        found.append(args)
+    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks, failures=failures)
+
+
+class _Misfit(Struct, frozen=True):
+    """What the model reads in place of a result, and what is known besides."""
+
+    text: str
+    failure: Failure | None = None
+
+
+async def _prepared(
+    tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
+) -> bytes | _Misfit:
+    """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
+    prepare = tool.prepare if code is None else partial(code.prepare, tool)
+    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
+    kind: type[object] = type(tool)
+    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    try:
+        if deadline is None:  # its validators never wait, so that no deadline could end them
+            args = cast(object, await prepare(call.args))
+        else:
+            async with deadline:
+                args = cast(object, await prepare(call.args))
+        if not isinstance(args, bytes):
+            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
+        _check_object(args)
+        return args
+    except InvalidArguments as error:
+        text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
+        return _Misfit(text, hinting.misfit(tool, call, error))
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
+        late = deadline is not None and deadline.expired
+        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        text = prompts.tool_failed_to_prepare(call.name, reason)
+        return _Misfit(text, Failure(text, "internal"))
+
+
+def _as_object(args: str) -> bytes:
+    """Arguments that never reach a tool, if they can be shown: an object, or nothing."""
+    try:
+        canon = canonical(args)
+    except NotCanonical:
+        return b"{}"
+    return canon if canon.startswith(b"{") else b"{}"

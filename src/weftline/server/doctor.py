@@ -1,0 +1,231 @@
+"""What in a store needs a person, and what the code of this process would do to the runs in it.
+
+Reads only: it may look at the store of a server that is running other code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from weftline.kernel.bodies import decode_created
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part, adopted
+from weftline.kernel.entries import FACTS, decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import State
+from weftline.plan import RunPlan, agent_of, decode_plan
+from weftline.runtime import ids
+from weftline.runtime.deploys import Knows, changes_of
+from weftline.runtime.receipts import stored_doubts
+from weftline.runtime.supported import unsupported
+from weftline.store.awaits import AwaitFilter
+from weftline.store.base import ReadStore, RunFilter, RunRow
+from weftline.store.records import deliveries, schedules, webhooks, workspaces
+
+_PAGE = 200
+_DELIVERIES = 50
+_UNFINISHED = ("queued", "running", "paused")
+Kind: TypeAlias = Literal[
+    "deploy", "agent_gone", "tool_gone", "newer", "suspect", "in_doubt", "await", "schedule", "webhook", "damaged"
+]
+
+
+class Present(Knows, Protocol):
+    """The agents and tools of this process."""
+
+    def tool_names(self, plan: RunPlan) -> Collection[str] | None:
+        """The names of the tools of a run with this plan; None if not all of them are known before they are opened."""
+        ...
+
+
+class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    kind: Kind
+    workspace: str
+    what: str
+    """What is the matter, and what will happen or can be done."""
+    needs_person: bool
+    """Whether nothing will come of it unless somebody decides."""
+    run_id: str | UnsetType = UNSET
+    agent: str | UnsetType = UNSET
+    policy: str | UnsetType = UNSET
+    """Of a run that a deploy has changed: its `on_deploy`."""
+    changed: Mapping[Part, Change] | UnsetType = UNSET
+    about: str | UnsetType = UNSET
+    """The call, await, schedule or webhook, by its id."""
+
+
+async def examine(
+    store: ReadStore, present: Present, *, now_us: int, only: str | None = None
+) -> AsyncGenerator[Finding]:
+    """What is found in a workspace, or in all of them: first about runs, newest first, then about the rest.
+
+    Raises `NotFound` for an unknown workspace.
+    """
+    for slug in await store.records.read(workspaces.slugs()) if only is None else [only]:
+        key = await store.records.read(workspaces.find(slug))
+        if key is None:
+            continue
+        look = _Look(store, present, workspace=key, slug=slug, now_us=now_us)
+        async for found in look.at_runs():
+            yield found
+        async for found in look.at_awaits():
+            yield found
+        async for found in look.at_records():
+            yield found
+
+
+class _Look:
+    """At one workspace."""
+
+    def __init__(self, store: ReadStore, present: Present, *, workspace: int, slug: str, now_us: int) -> None:
+        self._store = store
+        self._present = present
+        self._workspace = workspace
+        self._slug = slug
+        self._now_us = now_us
+
+    async def at_runs(self) -> AsyncGenerator[Finding]:
+        before: int | None = None
+        wanted = RunFilter(workspace=self._workspace, statuses=_UNFINISHED, limit=_PAGE)
+        while rows := await self._store.log.runs(replace(wanted, before=before)):
+            before = rows[-1].key
+            for row in rows:
+                for found in await self._at_run(row):
+                    yield found
+
+    async def _at_run(self, row: RunRow) -> list[Finding]:
+        if row.damaged:
+            return [self._of_run(row, "damaged", f"The column {row.damaged} of its row cannot be read.")]
+        if newer := unsupported(row):
+            return [self._of_run(row, "newer", f"It was written by a newer version of Weftline ({newer}): it waits.")]
+        found: list[Finding] = []
+        if row.suspect:
+            found.append(self._of_run(row, "suspect", _suspicion(row), needs_person=False))
+        for call in stored_doubts(row) or ():
+            what = f"Whether the call of {call.name} happened is not known."
+            found.append(self._of_run(row, "in_doubt", what, about=call.id))
+        try:
+            return [*found, *await self._at_code(row)]
+        except UNREADABLE:
+            return [*found, self._of_run(row, "damaged", "Its log cannot be read.")]
+
+    async def _at_code(self, row: RunRow) -> list[Finding]:
+        created = await self._store.log.entry(row.key, 1)
+        if created is None:
+            return []
+        stored = decode_created(created.body).plan
+        plan, agent = decode_plan(stored), agent_of(stored)
+        if not self._present.knows(plan):
+            what = f"Its agent {plan.code!r} is not in this code: it waits until it is."
+            return [self._of_run(row, "agent_gone", what, agent=agent)]
+        changed = changes_of(plan, self._present, before=await self._rests_on(row, plan))
+        if not changed:
+            return []
+        parts = " and ".join(changed)
+        have = "has" if len(changed) == 1 else "have"
+        policy = plan.limits.on_deploy
+        match policy:
+            case "adopt":
+                what = f"Its {parts} {have} changed: it goes on with the new."
+            case "pin":
+                what = f"Its {parts} {have} changed: it waits for the code that it began with."
+        found = [
+            self._of_run(
+                row, "deploy", what, agent=agent, policy=policy, changed=changed, needs_person=policy != "adopt"
+            )
+        ]
+        if "tools" in changed:
+            found += [
+                self._of_run(row, "tool_gone", f"Its tool {name} is gone: the call will fail.", agent=agent, about=id)
+                for id, name in await self._calls_of_nobody(row, plan)
+            ]
+        return found
+
+    async def _rests_on(self, row: RunRow, plan: RunPlan) -> Digests | None:
+        now = plan.digests
+        if now is not None:
+            for head in await self._store.log.heads(row.key, kinds=["deploy.adopted"]):
+                fact = decode_fact.decode(head)
+                if isinstance(fact, DeployAdopted):
+                    now = adopted(now, fact.changed)
+        return now
+
+    async def _calls_of_nobody(self, row: RunRow, plan: RunPlan) -> list[tuple[str, str]]:
+        """Id and tool of its calls that have no result yet and whose tool this code does not have."""
+        names = self._present.tool_names(plan)
+        if names is None:
+            return []
+        heads = await self._store.log.heads(row.key, kinds=list(FACTS))
+        state = fold(State(), [(0, decode_fact.decode(head)) for head in heads])
+        open_calls = [call for call in state.batch.calls if call.stage != "closed" and call.client is None]
+        return [(call.id, call.name) for call in open_calls if call.name not in names]
+
+    async def at_awaits(self) -> AsyncGenerator[Finding]:
+        after = (0, "")
+        wanted = AwaitFilter(workspace=self._workspace, limit=_PAGE, max_bytes=0, due_before=self._now_us)
+        while page := await self._store.log.awaits(replace(wanted, after=after)):
+            after = page[-1].run, page[-1].id
+            for one in page:
+                yield Finding(
+                    kind="await",
+                    workspace=self._slug,
+                    what="Its time is over and nobody has answered: the run acts on that once a server carries it on.",
+                    needs_person=True,
+                    run_id=ids.run_id(one.run, one.salt),
+                    agent=one.agent or UNSET,
+                    about=one.id,
+                )
+
+    async def at_records(self) -> AsyncGenerator[Finding]:
+        records = self._store.records
+        for schedule in await records.read(schedules.of_workspace(self._workspace)):
+            if schedule.last_error:
+                what = f"No run began the last time: {schedule.last_error}"
+                yield self._about("schedule", schedule.id, what, agent=schedule.agent)
+        for webhook in await records.read(webhooks.of_workspace(self._workspace)):
+            if webhook.damaged:
+                yield self._about("damaged", webhook.id, f"The column {webhook.damaged} of the webhook cannot be read.")
+            elif webhook.enabled:
+                failed = await records.read(deliveries.of_webhook(webhook.key, status="failed", limit=_DELIVERIES))
+                if failed:
+                    many = f"{len(failed)} or more" if len(failed) == _DELIVERIES else str(len(failed))
+                    what = f"Deliveries that were given up: {many}; the last one with {failed[0].last_error!r}."
+                    yield self._about("webhook", webhook.id, what)
+
+    def _about(self, kind: Kind, id: str, what: str, *, agent: str | None = None) -> Finding:
+        return Finding(kind=kind, workspace=self._slug, what=what, needs_person=True, about=id, agent=agent or UNSET)
+
+    def _of_run(
+        self,
+        row: RunRow,
+        kind: Kind,
+        what: str,
+        *,
+        needs_person: bool = True,
+        agent: str | None = None,
+        policy: str | UnsetType = UNSET,
+        changed: Mapping[Part, Change] | UnsetType = UNSET,
+        about: str | UnsetType = UNSET,
+    ) -> Finding:
+        return Finding(
+            kind=kind,
+            workspace=self._slug,
+            what=what,
+            needs_person=needs_person,
+            run_id=ids.run_id(row.key, row.salt),
+            agent=agent or row.agent or UNSET,
+            policy=policy,
+            changed=changed,
+            about=about,
+        )
+
+
+def _suspicion(row: RunRow) -> str:
+    if row.alone:
+        times = "once" if row.alone == 1 else f"{row.alone} times"
+        return f"The process died {times} while it recovered this run alone: it is tried last."
+    return "The process died while it recovered this run, among others: it is tried after them."

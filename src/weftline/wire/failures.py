@@ -1,0 +1,72 @@
+"""What is known about a failed call besides its text: as it is shown, and as clients send it with their results."""
+
+from __future__ import annotations
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.json import encode
+from msgspec.structs import asdict
+
+from weftline.errors import Issue, invalid
+from weftline.failure import (
+    CORRECTABLE,
+    Failure,
+    FailureKind,
+    Recovery,
+    failed_as,
+    hint_of,
+    recovers_by,
+    recovery_by,
+    recovery_fault,
+)
+from weftline.kernel.bodies import ClosedBody
+from weftline.kernel.entries import CallClosed
+from weftline.outcome import telemetry_of
+from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
+from weftline.wire.limits import MAX_FAILURE_BYTES
+
+
+class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a client knows about its error besides the text."""
+
+    kind: FailureKind | None = None
+    recovery: Recovery | None = None
+    hint: WireHint | None = None
+
+    def failure(self, text: str) -> Failure:
+        recovery = self.recovery
+        if recovery is None and self.kind is not None and self.kind not in CORRECTABLE:
+            recovery = recovery_by(self.kind)
+        return Failure(text, self.kind, recovery, None if self.hint is None else self.hint.hint)
+
+
+def failure_fault(value: object) -> Issue | None:
+    """What is wrong with the shape of a `failure`."""
+    try:
+        convert(value, SentFailure)
+    except ValidationError as error:
+        said, _, where = str(error).partition(" - at `$")
+        return Issue("failure" + where.rstrip("`"), said)
+    return None
+
+
+def require_failure(sent: SentFailure, *, error: str | None) -> None:
+    """Raises `InvalidRequest` for one that cannot be."""
+    if error is None:
+        raise invalid([Issue("failure", "goes with `error`; a call that has succeeded has not failed")])
+    if len(encode(sent)) > MAX_FAILURE_BYTES:
+        raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
+    if fault := recovery_fault(sent.kind or "domain_rejection", sent.recovery):
+        raise invalid([Issue("failure.recovery", fault)])
+
+
+def shown_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:
+    """None for a success. What led to the failure is not shown: causes are for whoever runs the server."""
+    kind, recovery = failed_as(head), recovers_by(head)
+    if kind is None or recovery is None:
+        return None
+    hint = hint_of(head, tool=head.name, message=text, failure=body.failure)
+    return WireFailure(kind, recovery, None if hint is None else WireHint(**asdict(hint)))
+
+
+def shown_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
+    return WireTelemetry(**asdict(telemetry_of(body.telemetry, active_us=head.active_us)))

@@ -1,0 +1,52 @@
+"""Failures, hints and what a call took, in the protocol's words. Light: the client reads them, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from weftline.failure import CallFailure, FailureKind, FieldIssue, Hint, HintReason, Recovery
+from weftline.outcome import Telemetry
+
+
+class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`weftline.Hint`."""
+
+    reason: HintReason
+    message: str = ""
+    tool: str = ""
+    restrict_to_tool: bool = False
+    missing_fields: tuple[str, ...] = ()
+    issues: tuple[FieldIssue, ...] = ()
+    example_input: dict[str, Any] | None = None
+    prior_input: dict[str, Any] | None = None
+    clarifying_question: str = ""
+
+    @property
+    def hint(self) -> Hint:
+        return Hint(**asdict(self))
+
+
+class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
+    kind: FailureKind
+    recovery: Recovery
+    hint: WireHint | None = None
+
+    @property
+    def failure(self) -> CallFailure:
+        return CallFailure(self.kind, self.recovery, None if self.hint is None else self.hint.hint)
+
+
+class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`weftline.Telemetry`, whose time is never missing here."""
+
+    duration_ms: int
+    tokens_used: int | None = None
+    model: str = ""
+    extra: dict[str, Any] = {}
+
+    @property
+    def telemetry(self) -> Telemetry:
+        return Telemetry(**asdict(self))

@@ -1,0 +1,38 @@
+"""What a model reads about failures, word for word."""
+
+from __future__ import annotations
+
+from weftline import prompts_failure as prompts
+from weftline.failure import Hint
+
+
+def test_the_texts_are_these() -> None:
+    assert prompts.what_to_call("pay") == "What should pay be called with?"
+    assert prompts.which_values("pay", ["to"]) == "Which values should pay be called with? It needs to."
+    assert prompts.which_values("pay", ["to", "sum", "on"]).endswith("It needs to, sum and on.")
+    assert prompts.reminder("Be brief.") == "<system-reminder>\nBe brief.\n</system-reminder>"
+    tagged = "<system-reminder>Be brief.</system-reminder>"
+    assert prompts.reminder(tagged) == tagged
+    assert prompts.after_result("price", "Prices are net.") == (
+        "About the result of price: Prices are net. This is for you alone: do not mention it."
+    )
+    assert prompts.after_failure(Hint("timeout", tool="pay")) == (
+        "A call of pay failed (timeout)\nThis is for you alone: do not mention it."
+    )
+    whole = Hint(
+        "missing_fields",
+        "It lacks a sum.",
+        "pay",
+        restrict_to_tool=True,
+        example_input={"sum": 5},
+        prior_input={},
+        clarifying_question="How much?",
+    )
+    assert prompts.after_failure(whole) == (
+        "A call of pay failed (missing_fields): It lacks a sum.\n"
+        "What is open: How much?\n"
+        'An example of its arguments: {"sum":5}\n'
+        "Your arguments were: {}\n"
+        "If you try again, call pay and no other tool in its place.\n"
+        "This is for you alone: do not mention it."
+    )
