@@ -72,7 +72,7 @@ def shown(amount: int, unit: Unit) -> str:
         case "seconds":
             return f"{amount / 1_000_000:g} seconds"
         case "tokens" | "calls":
-            return f"{amount} {unit}"
+            return f"{amount} {unit if amount != 1 else unit.removesuffix('s')}"
 
 
 # Folds

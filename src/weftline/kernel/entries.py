@@ -27,7 +27,7 @@ from weftline.kernel.context import (
     ContextRestored,
 )
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
-from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
+from weftline.kernel.policy import CapReached, FinalReason, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
 FORMAT = 5
@@ -48,18 +48,6 @@ Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
-FinalReason: TypeAlias = Literal[
-    "loop_detected",
-    "max_tool_turns",
-    "max_turns",
-    "max_cost",
-    "time_budget",
-    "tool_cap",
-    "failure_cap",
-    "policy",
-    "budget",
-    "tool_failure",
-]
 How: TypeAlias = Literal[
     "returned",
     "failed",
