@@ -156,7 +156,7 @@ class Note(Event, frozen=True):
 
 
 class AwaitOpened(Event, frozen=True):
-    """A person is asked about a call. `kind` is `confirm`, `question`, `plan` or `doubt`."""
+    """A person is asked about a call or a run. `kind` is `confirm`, `question`, `plan`, `doubt` or `deploy`."""
 
     id: str
     kind: str

@@ -173,6 +173,11 @@ decode_outline = Decoder(PlanOutline).decode
 """Reads a plan of any version; raises `msgspec.DecodeError` for what is not one."""
 
 
+def may_name_agent(stored: bytes) -> bool:
+    """Whether something that has a stored plan in it could have the plan of an agent. False proves that it has not."""
+    return b'"agent_id":"' in stored or b'"code":"' in stored
+
+
 def agent_of(stored: bytes | Raw) -> str | None:
     """The name of the agent whose plan it is, if it has one."""
     plan = _decode_agent(stored)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -342,3 +342,7 @@ def test_a_text_in_many_small_pieces_takes_hardly_more_than_the_text() -> None:
     text = "".join(f"word{number:06d}😀" for number in range(count))
     assert assembler.message() == Assistant((Text(text),))
     assert held < 12 * count * 2 * 1.5  # such text has two bytes per character
+
+
+def test_every_kind_of_chunk_is_taken() -> None:
+    assert Assembler.takes.keys() == set(get_args(Chunk))

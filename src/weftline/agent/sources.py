@@ -25,6 +25,7 @@ from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
+from weftline.agent.options import check_deps
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
@@ -178,7 +179,9 @@ class AgentTools:
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
-        own = set[str]() if agent is None else {one.spec.name for one in agent.tools if not is_toolset(one)}
+        if agent is None:
+            return
+        own = {one.spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
             # What is only known when it is opened is found out then.
             name = getattr(ref, "name", None)
@@ -215,6 +218,7 @@ class AgentTools:
             frame = await self._framed(setup, plan, tools, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
+                check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:

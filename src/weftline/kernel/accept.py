@@ -13,6 +13,7 @@ from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextR
 from weftline.kernel.entries import (
     ANSWERS,
     KNOWN_RULES,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,
@@ -116,6 +117,8 @@ def _answers(s: State, head: AwaitClosed) -> bool:
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
+    if question.kind == "deploy":
+        return head.index == OF_RUN and bool(head.by)
     call = _call(s, head)
     if call is None or call.awaiting != head.id or not head.by:
         return False

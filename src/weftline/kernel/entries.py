@@ -17,6 +17,9 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from weftline.failure import FailureKind, HintReason, Recovery
+from weftline.kernel.asking import ANSWERS as ANSWERS
+from weftline.kernel.asking import OF_RUN as OF_RUN
+from weftline.kernel.asking import AwaitKind, AwaitOutcome
 from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Unit
 from weftline.kernel.context import (
     CompactionFailed,
@@ -75,24 +78,6 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
-"""What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off.
-"""
-AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
-"""How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
-
-Of a call in doubt: it did not happen and may begin again (`approved`), it happened (`answered`), or nobody knows
-(`denied`).
-"""
-ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
-    "confirm": frozenset({"approved", "denied"}),
-    "question": frozenset({"answered", "denied"}),
-    "plan": frozenset({"approved", "answered", "denied"}),
-    "doubt": frozenset({"approved", "answered", "denied"}),
-}
-"""What a person may say to an await of each kind."""
-
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
@@ -336,7 +321,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int

@@ -128,7 +128,7 @@ class Question(Room, frozen=True):
     """
 
     index: int
-    """The call's, in the batch."""
+    """The call's, in the batch; `OF_RUN` for an await about the run."""
     deadline_at: int | None = None
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
@@ -264,6 +264,8 @@ class Control(Room, frozen=True):
     paused: bool = False
     cancel: str = ""
     queue: tuple[Queued, ...] = ()
+    held_by: str = ""
+    """The open await about the run itself: nothing begins before it is answered."""
 
 
 class Compaction(Room, frozen=True):
@@ -381,6 +383,8 @@ class State(Room, frozen=True):
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
         batch, limits = self.batch, self.limits
+        if self.control.held_by:
+            return True
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
         if not asked or not all(batch.calls[index].awaiting for index in batch.running):
             return False

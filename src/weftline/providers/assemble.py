@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
@@ -43,6 +44,7 @@ _BLOCK = 1024
 """How many pieces of text are joined into one."""
 
 
+@final
 class _Call(Struct):
     name: str
     id: str
@@ -50,9 +52,6 @@ class _Call(Struct):
     pieces: list[str]
     args: str | None = None
     done: bool = False
-
-
-_CALLS = (_Call, ToolCall)
 
 
 class Assembler:
@@ -113,40 +112,43 @@ class Assembler:
     def _take(self, chunk: Chunk) -> None:
         if self.complete:
             raise ProviderError("server", f"{self.provider}: the stream went on after its end")
-        match chunk:
-            case TextDelta(text):
-                self._take_text(text)
-            case ThinkingDelta(text):
-                if text:
-                    if not self._in_thinking:
-                        self._close_run()
-                        self._in_thinking = True
-                    self._pieces.append(text)
-            case ThinkingDone(signature, opaque):
-                self._end_thinking(signature, opaque)
-            case CallStart(key, name, id, extra):
-                open_call = self._calls.get(key)
-                if open_call is not None and not open_call.done:
-                    raise ProviderError("server", f"{self.provider}: call {key!r} began twice")
+        self.takes[type(chunk)](self, chunk)
+
+    def _take_delta(self, chunk: TextDelta) -> None:
+        self._take_text(chunk.text)
+
+    def _take_thinking(self, chunk: ThinkingDelta) -> None:
+        if chunk.text:
+            if not self._in_thinking:
                 self._close_run()
-                call = self._calls[key] = _Call(name, id or "", extra, [])
-                self._add(call)
-            case CallArgs(key, json):
-                self._open_call(key).pieces.append(json)
-            case CallDone(key, args, extra):
-                call = self._open_call(key)
-                call.done = True
-                call.args = args
-                if extra is not UNSET:
-                    call.extra = extra
-            case Whole(part):
-                self._take_whole(part)
-            case UsageUpdate(usage):
-                self.usage = clean_usage(usage)
-            case Finish(reason):
-                self._close_run()
-                self._finish = reason
-                self.complete = True
+                self._in_thinking = True
+            self._pieces.append(chunk.text)
+
+    def _start_call(self, chunk: CallStart) -> None:
+        open_call = self._calls.get(chunk.key)
+        if open_call is not None and not open_call.done:
+            raise ProviderError("server", f"{self.provider}: call {chunk.key!r} began twice")
+        self._close_run()
+        call = self._calls[chunk.key] = _Call(chunk.name, chunk.id or "", chunk.extra, [])
+        self._add_call(call)
+
+    def _take_args(self, chunk: CallArgs) -> None:
+        self._open_call(chunk.key).pieces.append(chunk.json)
+
+    def _end_call(self, chunk: CallDone) -> None:
+        call = self._open_call(chunk.key)
+        call.done = True
+        call.args = chunk.args
+        if chunk.extra is not UNSET:
+            call.extra = chunk.extra
+
+    def _take_usage(self, chunk: UsageUpdate) -> None:
+        self.usage = clean_usage(chunk.usage)
+
+    def _end(self, chunk: Finish) -> None:
+        self._close_run()
+        self._finish = chunk.reason
+        self.complete = True
 
     def _take_text(self, text: str) -> None:
         # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
@@ -156,16 +158,21 @@ class Assembler:
                 self._in_text = True
             self._pieces.append(text)
 
-    def _take_whole(self, part: AssistantPart) -> None:
+    def _take_whole(self, chunk: Whole) -> None:
+        part = chunk.part
         if isinstance(part, Text):
             self._take_text(part.text)
             return
         if isinstance(part, Thinking | ToolCall) and not part.provider:
             part = replace(part, provider=self.provider)
         self._close_run()
-        self._add(part)
+        if isinstance(part, ToolCall):
+            self._add_call(part)
+        else:
+            self._add(part)
 
-    def _end_thinking(self, signature: str | None, opaque: Raw | UnsetType) -> None:
+    def _end_thinking(self, chunk: ThinkingDone) -> None:
+        signature, opaque = chunk.signature, chunk.opaque
         text = ""
         if self._in_thinking:
             text = whole("".join(self._pieces))
@@ -179,11 +186,13 @@ class Assembler:
     def _add(self, part: AssistantPart | _Call) -> None:
         if len(self._parts) >= MAX_PARTS:
             raise too_many_parts()
-        if isinstance(part, _CALLS):
-            if self._call_count >= MAX_CALLS:
-                raise too_many_calls()
-            self._call_count += 1
         self._parts.append(part)
+
+    def _add_call(self, call: ToolCall | _Call) -> None:
+        if self._call_count >= MAX_CALLS:
+            raise too_many_calls()
+        self._add(call)
+        self._call_count += 1
 
     def _open_call(self, key: str | int) -> _Call:
         call = self._calls.get(key)
@@ -207,7 +216,7 @@ class Assembler:
 
     def message(self) -> Assistant:
         """The message as far as it has arrived. A call whose API gives no id has the id `""`: the runtime mints one."""
-        parts = [self._tool_call(part) if isinstance(part, _Call) else part for part in self._parts]
+        parts = [self._tool_call(part) if type(part) is _Call else part for part in self._parts]
         run = self._open_run()
         if run is not None:
             parts.append(run)
@@ -221,7 +230,7 @@ class Assembler:
     @property
     def finish_reason(self) -> str | None:
         """Why the model stopped; `tool_use` whenever it ended its turn with calls. None before the end."""
-        if self._finish == "end_turn" and any(isinstance(part, _CALLS) for part in self._parts):
+        if self._finish == "end_turn" and self._call_count:
             return "tool_use"
         return self._finish
 
@@ -229,6 +238,19 @@ class Assembler:
     def text(self) -> str:
         """All text so far, without thinking."""
         return spoken_text(self.message().parts)
+
+    takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
+        TextDelta: _take_delta,
+        ThinkingDelta: _take_thinking,
+        ThinkingDone: _end_thinking,
+        CallStart: _start_call,
+        CallArgs: _take_args,
+        CallDone: _end_call,
+        Whole: _take_whole,
+        UsageUpdate: _take_usage,
+        Finish: _end,
+    }
+    """What each kind of chunk does. A table: patterns that do not match would cost more than all the rest."""
 
 
 def clean_usage(usage: Usage) -> Usage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import AssistantPart, Message, OutputSchema, Usage
 
@@ -168,7 +168,7 @@ class ModelRequest(Struct):
     call_index: int = 0
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0
-    native: list[bytes | None] = field(default_factory=lambda: list[bytes | None]())
+    native: list[bytes | None] = []
 
 
 class NativeRequest(Struct, frozen=True):

@@ -25,6 +25,7 @@ from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     CallClosed,
@@ -121,6 +122,8 @@ class Conversation:
         """The run's instructions, if code rendered them."""
         self.digests: Digests | None = None
         """What the run rests on; None before it was loaded, and for one that rests on no code."""
+        self.approved: set[str] = set()
+        """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -269,12 +272,6 @@ class Conversation:
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
-            case CallGated():
-                self._gate(head.index, bodies.decode_gated(body))
-            case AwaitClosed():
-                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
-            case ChildEnded():
-                self.children[head.index] = head, bodies.decode_ended(body)
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
@@ -291,6 +288,12 @@ class Conversation:
                     for text in self._after_results:
                         self._add(User.of(text, injected=True), len(text))
                     self._after_results = ()
+            case CallGated():
+                self._gate(head.index, bodies.decode_gated(body))
+            case AwaitClosed():
+                self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
+            case ChildEnded():
+                self.children[head.index] = head, bodies.decode_ended(body)
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -364,6 +367,10 @@ class Conversation:
             self.args[index] = bytes(gated.args)
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        if head.index == OF_RUN:
+            if head.outcome == "approved":
+                self.approved.add(head.id)
+            return
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
@@ -396,8 +403,11 @@ class Conversation:
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    said = [message for message in messages if isinstance(message, Assistant)]
-    return dict.fromkeys([call.id for message in said for call in message.calls])
+    ids: dict[str, None] = {}
+    for message in messages:
+        if type(message) is Assistant:
+            ids |= dict.fromkeys([call.id for call in message.calls])
+    return ids
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:

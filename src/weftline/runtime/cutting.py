@@ -138,12 +138,12 @@ def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -
 def message_bytes(message: Message) -> int:
     """Roughly what a model reads of a message."""
     match message:
+        case User():
+            return sum([text_bytes(one.text) if isinstance(one, Text) else _OTHER_PART_BYTES for one in message.parts])
         case System():
             return text_bytes(message.content)
         case ToolResults():
             return sum([text_bytes(result.text) for result in message.results])
-        case User():
-            return sum([text_bytes(one.text) if isinstance(one, Text) else _OTHER_PART_BYTES for one in message.parts])
         case Assistant():
             size = 0
             for part in message.parts:

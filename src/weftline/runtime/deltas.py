@@ -17,7 +17,7 @@ from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
 from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
-_encode = Encoder().encode
+_encode_lines = Encoder().encode_lines
 _MAX_RUN = 512
 """More deltas of one read than this are joined to so many: each is an event of its own to all who follow the run."""
 _KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
@@ -76,11 +76,13 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
     for delta, run in groupby(chunks, type):
         kind = _KINDS.get(delta)
         if kind is not None:
-            texts = [chunk.text for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run)]
-            if len(texts) > _MAX_RUN:
-                step = -(-len(texts) // _MAX_RUN)
-                texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
-            encoded = [b"".join((b'{"text":', _encode(text), tail)) for text in texts if text]
-            if encoded:
-                runs.append((kind, encoded))
+            deltas = [chunk for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run) if chunk.text]
+            if len(deltas) > _MAX_RUN:
+                step = -(-len(deltas) // _MAX_RUN)
+                texts = [chunk.text for chunk in deltas]
+                deltas = [TextDelta("".join(texts[first : first + step])) for first in range(0, len(texts), step)]
+            if deltas:
+                # All at once. A line break in a text is escaped, so each of those that are left ends a delta.
+                lines = _encode_lines(deltas).replace(b"}\n", tail + b"\n")
+                runs.append((kind, lines[:-1].split(b"\n")))
     return runs

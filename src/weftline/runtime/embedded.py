@@ -54,7 +54,7 @@ from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import Resumed
+from weftline.runtime.engine import Observer, Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
@@ -217,6 +217,10 @@ class EmbeddedEngine(StoredRuns):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
         await self.stop()
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that."""
+        return self._hub.observe(observer)
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""

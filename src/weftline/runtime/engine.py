@@ -7,7 +7,7 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -70,6 +70,10 @@ class EntryBatch:
         if project not in self._views:
             self._views[project] = project(self)
         return self._views[project]
+
+
+Observer: TypeAlias = Callable[[EntryBatch], object]
+"""Gets what was committed, run by run in the order of the log. It is called on the loop and returns at once."""
 
 
 class Resumed(Struct, frozen=True):
@@ -334,6 +338,13 @@ class Engine(Protocol):
     def beat(self) -> None:
         """Called at regular intervals: wakes each follower that has had nothing for `QUIET_BEATS` of them, so that it
         can send a keep-alive."""
+        ...
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that.
+
+        What it raises is logged, and changes nothing for the run or for other observers; it is called again.
+        """
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:

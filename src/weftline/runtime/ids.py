@@ -11,29 +11,16 @@ _SALTS_AT_ONCE = 64
 _HEX = frozenset("0123456789abcdef")
 
 
-class _Salts:
-    """Random bytes, of which many are asked for at once: each time is a system call."""
-
-    def __init__(self) -> None:
-        self._left: list[str] = []
-
-    def next(self) -> str:
-        if not self._left:
-            drawn = secrets.token_hex(_SALTS_AT_ONCE * _SALT // 2)
-            self._left = [drawn[at : at + _SALT] for at in range(0, len(drawn), _SALT)]
-        return self._left.pop()
-
-    def forget(self) -> None:
-        """In a process that was forked: the other one has these too."""
-        self._left = []
-
-
-_salts = _Salts()
-os.register_at_fork(after_in_child=_salts.forget)
+_salts: list[str] = []
+"""Random bytes, of which many are asked for at once: each time is a system call."""
+os.register_at_fork(after_in_child=_salts.clear)  # the other process has these too
 
 
 def new_salt() -> str:
-    return _salts.next()
+    if not _salts:
+        drawn = secrets.token_hex(_SALTS_AT_ONCE * _SALT // 2)
+        _salts.extend([drawn[at : at + _SALT] for at in range(0, len(drawn), _SALT)])
+    return _salts.pop()
 
 
 def run_id(key: int, salt: str) -> str:

@@ -115,15 +115,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     """An entry that the kernel decided on, with the content that the kernel does not know."""
     head = new.head
     conversation = work.conversation
-    match head:
-        case CallOpened():
-            return Draft(head, _opened(work, head))
-        case CallStarted():
-            return Draft(_as_strict_as_now(state, work, head))
-        case CallClosed():
-            return _closed(state, work, head, new.text)
-        case AwaitOpened():
-            return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
+    match head:  # the most common ones first: each pattern that does not match costs as much as a call
         case AttemptStarted():
             toolbox = work.toolbox or EMPTY
             offered = ""
@@ -132,6 +124,18 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
                 offered = offered_digest(system, toolbox)
             model = model_ref(work, head.choice)
             return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
+        case RunEnded():
+            # An attempt that is still open here is settled in the same append, with an estimate.
+            estimated = state.totals.estimated or state.attempt.open or state.compaction.open
+            return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
+        case CallOpened():
+            return Draft(head, _opened(work, head))
+        case CallStarted():
+            return Draft(_as_strict_as_now(state, work, head))
+        case CallClosed():
+            return _closed(state, work, head, new.text)
+        case AwaitOpened():
+            return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptFailed():
             return _cut_short(state, work, head)
         case ContextMeasured() | CompactionStarted() | CompactionFailed():
@@ -143,10 +147,6 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case OutputRejected():
             problem = conversation.turn.problem if conversation.turn is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
-        case RunEnded():
-            # An attempt that is still open here is settled in the same append, with an estimate.
-            estimated = state.totals.estimated or state.attempt.open or state.compaction.open
-            return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
         case _:
             return Draft(head)
 

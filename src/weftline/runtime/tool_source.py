@@ -41,6 +41,8 @@ from weftline.tools.remote import UnavailableTool
 
 logger = logging.getLogger(__name__)
 
+_DIALLED: frozenset[type[ToolRef]] = frozenset({A2ARef, McpRef, StoredRef})
+"""Those that the server asks somebody else about."""
 _REMEMBERED_RUNS = 4096
 
 decode_http = json.Decoder(HttpSpec).decode
@@ -113,7 +115,7 @@ class DialledTools:
         workspace = run.workspace
         if not plan.tools:
             return EMPTY
-        if not any(isinstance(ref, A2ARef | McpRef | StoredRef) for ref in plan.tools):
+        if _DIALLED.isdisjoint([type(ref) for ref in plan.tools]):
             return await self._own.open(plan, run=run, secrets=secrets)
         headers = self._headers(plan, secrets, workspace=workspace)
         servers = [ref for ref in plan.tools if isinstance(ref, McpRef)]
@@ -137,12 +139,12 @@ class DialledTools:
     def _names(self, ref: ToolRef) -> list[str]:
         """The model-facing names of a reference that are known without a request."""
         match ref:
+            case ServerRef():
+                return [tool.spec.name for tool in self._own.resolve(ref)]
             case LocalRef() | A2ALocalRef() | A2ARef():
                 return [ref.name]
             case McpLocalRef():
                 return [entry.name for entry in ref.tools]
-            case ServerRef():
-                return [tool.spec.name for tool in self._own.resolve(ref)]
             case McpRef() | StoredRef():
                 return []
 

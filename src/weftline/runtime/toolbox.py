@@ -169,6 +169,9 @@ class ServerTools:
     def resolve(self, ref: ToolRef) -> list[Tool]:
         """The tools of a reference that needs no outside source."""
         match ref:
+            case ServerRef():
+                tool = self._plugin(ref.name)
+                return [tool] if tool is not None else []
             case LocalRef():
                 return [
                     LocalTool(
@@ -188,9 +191,6 @@ class ServerTools:
                     McpLocalTool(entry.name, entry=entry.raw, server=ref.server, server_info=info)
                     for entry in ref.tools
                 ]
-            case ServerRef():
-                tool = self._plugin(ref.name)
-                return [tool] if tool is not None else []
             case StoredRef() | A2ARef() | McpRef():
                 return []
 

@@ -22,13 +22,13 @@ class Exchange(RequestResponseCycle):
             await self.flow.drain()
         if self.disconnected:
             return
-        match message["type"]:
-            case "http.response.start" if not self.response_started:
-                self._start(message["status"], message.get("headers", ()))
-            case "http.response.body" if self.response_started and not self.response_complete:
-                self._continue(message.get("body", b""), more=message.get("more_body", False))
-            case kind:
-                raise RuntimeError(f"A message {kind!r} is not expected now.")
+        kind = message["type"]
+        if kind == "http.response.body" and self.response_started and not self.response_complete:
+            self._continue(message.get("body", b""), more=message.get("more_body", False))
+        elif kind == "http.response.start" and not self.response_started:
+            self._start(message["status"], message.get("headers", ()))
+        else:
+            raise RuntimeError(f"A message {kind!r} is not expected now.")
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
@@ -48,10 +48,11 @@ class Exchange(RequestResponseCycle):
             self.keep_alive = False
         elif not self.keep_alive:
             fields.append(_CLOSE)
-        head = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b"", b""])
-        if head.count(b"\n") != len(fields) + 2 or head.count(b"\r") != len(fields) + 2 or 0 in head:
+        lines = [*map(b": ".join, fields), b"", b""]
+        said = b"".join(lines)
+        if b"\n" in said or b"\r" in said or b"\0" in said:
             raise RuntimeError("A header of the response has a line break or a null byte.")
-        self.transport.write(head)
+        self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines))
 
     def _continue(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":

@@ -17,15 +17,12 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     Raises `NotFound` for a session whose agent was code that this server does not have any more. A stored agent is in
     the spec, and may have been deleted since.
     """
-    return replace(_plan_of(at, plan_from_spec(spec)), requested_by=requested_by)
-
-
-def _plan_of(at: Workspaces, plan: RunPlan) -> RunPlan:
+    plan = plan_from_spec(spec, requested_by=requested_by)
     if plan.agent_id is None:
         return plan
     agent = at.code.by_id(plan.agent_id)
     if agent is not None:
-        return agent.plan(plan)
+        return replace(agent.plan(plan), requested_by=requested_by)
     if not STORED_ID.fullmatch(plan.agent_id):
         raise no_such_agent(plan.agent_id)
     return plan

@@ -113,7 +113,7 @@ class Router:
         self._root: _Node = _Node()
         for route in self.routes:
             node = self._root
-            for part in _parts(route.path):
+            for part in route.path.split("/")[1:]:
                 if part.startswith("{"):
                     node.any = node.any or _Node(part[1:-1])
                     node = node.any
@@ -127,14 +127,14 @@ class Router:
         """The route of a request; None for an unknown path."""
         node = self._root
         params: dict[str, str] = {}
-        for part in _parts(path):
-            if part in node.exact:
-                node = node.exact[part]
-            elif node.any is None or not part:
-                return None
-            else:
-                node = node.any
-                params[node.name] = part
+        for part in path.split("/")[1:]:
+            child = node.exact.get(part)
+            if child is None:
+                child = node.any
+                if child is None or not part:
+                    return None
+                params[child.name] = part
+            node = child
         if not node.routes:
             return None
         found = node.routes.get("GET" if method == "HEAD" else method)
@@ -152,7 +152,3 @@ class _Node:
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
         self.routes: dict[str, Route] = {}
-
-
-def _parts(path: str) -> list[str]:
-    return path.split("/")[1:]

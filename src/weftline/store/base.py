@@ -16,7 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.messages import Blob
@@ -119,14 +119,14 @@ class Write(Struct):
     ended_at: int | None = None
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
-    children: list[Write] = field(default_factory=list["Write"])
+    children: list[Write] = []
     """New runs that are created with this write, or not at all."""
     wakes: int | None = None
     """A run that is due at once from here on, unless it has ended: the parent of one that ends."""
-    awaits: list[NewAwait] = field(default_factory=list[NewAwait])
-    answered: list[str] = field(default_factory=list[str])
+    awaits: list[NewAwait] = []
+    answered: list[str] = []
     """The ids of awaits that are not open any more."""
-    bookings: list[Booking] = field(default_factory=list[Booking])
+    bookings: list[Booking] = []
     """What its facts add to accounts of the budget tree."""
     closes: str | None = None
     """The account of the run, if it ends here and has one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
@@ -114,7 +114,7 @@ class ToolContext(Struct, Generic[Deps]):
     """Tells those who follow the run how far the call has come."""
     emit: Callable[[str, object], None] = _nobody_listens
     """Adds a note to the run's log: a kind, and data that can be written as JSON."""
-    state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
+    state: MutableMapping[str, Any] = {}
     """What the tools of this run remember from call to call: JSON values by key.
 
     Changes are stored with the call's result, so they survive a crash; those of a call without a result are lost.

@@ -62,7 +62,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import preview_of
-from weftline.plan import agent_of
+from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
 from weftline.wire.responses import tokens, usage_triple
 
@@ -154,7 +154,7 @@ def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None
     """The event of an entry and its payload, a JSON object; None for what clients do not see."""
     kind = type(head)
     if kind is RunCreated:
-        agent = agent_of(bodies.decode_created(body).plan) if body else None
+        agent = agent_of(bodies.decode_created(body).plan) if may_name_agent(body) else None
         return "started", encode({"runId": run_id} if agent is None else {"runId": run_id, "agent": agent})
     projection = PROJECTIONS.get(kind)
     return None if projection is None else projection(head, body)

@@ -219,7 +219,7 @@ _decode_spec = json.Decoder(_Spec).decode
 _NO_BUDGETS = _Budgets()
 
 
-def plan_from_spec(spec: bytes) -> RunPlan:
+def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
     """What the spec asks for, defaults filled in. A spec without input, such as a session's, has no messages."""
     sent = _decode_spec(spec)
     schema = sent.output_schema
@@ -237,6 +237,7 @@ def plan_from_spec(spec: bytes) -> RunPlan:
         output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
         limits=_limits(sent, tools),
         metadata=sent.metadata or {},
+        requested_by=requested_by,
     )
 
 
@@ -289,15 +290,15 @@ def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
     names: set[str] = set()
     for ref in tools:
         match ref:
-            case McpRef() | StoredRef():
-                return dict(DEFAULT_TOOL_BUDGETS)  # their tools are not known yet
-            case McpLocalRef():
-                names.update([entry.name for entry in ref.tools])
             case ServerRef():
                 # The model knows `@package/tool-name` as `tool_name`.
                 names.add(ref.name.rpartition("/")[2].replace("-", "_"))
             case LocalRef() | A2ALocalRef() | A2ARef():
                 names.add(ref.name)
+            case McpRef() | StoredRef():
+                return dict(DEFAULT_TOOL_BUDGETS)  # their tools are not known yet
+            case McpLocalRef():
+                names.update([entry.name for entry in ref.tools])
     if names.isdisjoint(DEFAULT_TOOL_BUDGETS):
         return {}
     return {name: max_calls for name, max_calls in DEFAULT_TOOL_BUDGETS.items() if name in names}

@@ -26,6 +26,7 @@ from weftline.wire.limits import (
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
+from weftline.wire.plain import plain_run
 from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
@@ -42,6 +43,11 @@ _FIXED = _RUN.known - _MESSAGE.known
 
 def parse_run(body: bytes) -> RunBody:
     """The body of a run to create."""
+    return plain_run(body) or any_run(body)
+
+
+def any_run(body: bytes) -> RunBody:
+    """The same for every body, plain or not."""
     fields = decode_object(body)
     try:
         _require_valid(fields, _check_run)
