@@ -17,6 +17,7 @@ from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
+from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
     Assistant,
@@ -140,9 +141,11 @@ VERSION_5 = replace(
 EXAMPLE = replace(
     VERSION_5,
     v=6,
+    tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
     limits=replace(
         VERSION_5.limits,
         on_deploy="pin",
+        leases=LeaseRule("fallback", {"ask": "weather"}),
         budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop"),
     ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),

@@ -169,6 +169,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         budget=plan.limits.budget if sent.limits.budget is None else sent.limits.budget.within(plan.limits.budget),
         on_local_timeout=sent.limits.on_local_timeout,
+        leases=sent.limits.leases,
     )
     return replace(
         plan,

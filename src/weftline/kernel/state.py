@@ -14,6 +14,7 @@ from weftline.failure import Recovery
 from weftline.kernel.budget import BudgetRefused, Held
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -74,8 +75,15 @@ class Call(Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    fallback: str = ""
+    """The tool that carries it out in place of its client, which is gone."""
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that carries it out."""
+        return self.fallback or self.name
 
     @property
     def held(self) -> bool:
@@ -135,6 +143,8 @@ class Question(Room, frozen=True):
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):
