@@ -21,7 +21,7 @@ from typing import Self
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
+from weftline.errors import Conflict, Forbidden, NotFound, Unavailable
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts, open_await
 from weftline.kernel.bodies import Origin
@@ -37,7 +37,7 @@ from weftline.kernel.entries import (
     RunResumed,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.messages import Blob, Sampling, Text
+from weftline.messages import Blob, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -47,6 +47,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
 from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
@@ -63,13 +64,11 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
-from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.requests import check_request
-from weftline.runtime.reserving import require_prices
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.toolbox import ServerTools, ToolSource
@@ -82,7 +81,6 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
-_AS_THE_MODEL_DOES = Sampling()
 _ENCODED_HERE_BYTES = 64 * 1024
 
 
@@ -260,15 +258,8 @@ class EmbeddedEngine(StoredRuns):
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
             account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
-            require_prices(account, models, catalog)
-            if plan.limits.compaction is not None and plan.limits.compaction.model:
-                catalog.resolve(plan.limits.compaction.model)
-            if plan.sampling != _AS_THE_MODEL_DOES:
-                issues = [issue for model in models for issue in refused_sampling(plan, model)]
-                if issues:
-                    raise invalid(issues)
+            check_models(plan, catalog, account)
         check_fallbacks(plan)
         if plan.tools:
             await self._tools.check(plan, workspace=workspace)
