@@ -61,6 +61,7 @@ PUBLIC = [
     "asgi",
     "ask_in_terminal",
     "ask_user",
+    "code",
     "compose_presets",
     "files",
     "hook",
