@@ -14,6 +14,7 @@ from weftline.failure import CORRECTABLE, Recovery, failed_as
 from weftline.kernel import guards, policies
 from weftline.kernel.entries import (
     EXECUTED,
+    OF_RUN,
     STRICTNESS,
     AskedCall,
     AwaitClosed,
@@ -72,7 +73,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
         call = calls[index]
         if call.child is not None or call.awaiting:
             continue  # it is a run of its own, which is not lost; or a person is asked about it already
-        present = effects.get(call.name, "once")
+        present = effects.get(call.tool, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
     return replace(batch, calls=tuple(calls))
@@ -97,6 +98,8 @@ def gated(s: State, head: CallGated) -> State | None:
 
 
 def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
+    if head.kind == "deploy":
+        return _held(s, head, at)
     call, questions = _unclosed(s, head), s.questions
     if call is None or call.awaiting or call.gated or head.id in questions.open:
         return None
@@ -112,7 +115,34 @@ def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
     )
 
 
+def _held(s: State, head: AwaitOpened, at: int) -> State | None:
+    """The run itself waits for a person."""
+    if s.control.held_by or head.id in s.questions.open or head.index != OF_RUN:
+        return None
+    question = Question(OF_RUN, kind=head.kind, asked_at=at)
+    return replace(
+        s,
+        version=s.version + 1,
+        control=replace(s.control, held_by=head.id),
+        questions=_with_question(s.questions, head.id, question),
+    )
+
+
+def _let_go(s: State, head: AwaitClosed) -> State | None:
+    """A person has decided about the run, or nobody needs to any more. Whoever says no has it cancelled."""
+    if head.id != s.control.held_by or head.id not in s.questions.open:
+        return None
+    control = replace(s.control, held_by="")
+    questions = _without_question(s.questions, head.id)
+    if head.outcome == "denied" and not control.cancel:
+        offered = tuple([id for id, question in questions.open.items() if question.kind == "call"])
+        control, questions = replace(control, cancel="deploy"), replace(questions, ignored=offered)
+    return replace(s, version=s.version + 1, control=control, questions=questions)
+
+
 def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
+    if head.index == OF_RUN:
+        return _let_go(s, head)
     call, question = _unclosed(s, head), s.questions.open.get(head.id)
     if call is None or question is None or call.awaiting != head.id:
         return None
@@ -246,6 +276,9 @@ def earliest_deadline(questions: Questions) -> int | None:
     for question in questions.open.values():
         if question.deadline_at is not None and (earliest is None or question.deadline_at < earliest):
             earliest = question.deadline_at
+        lease = question.lease
+        if lease is not None and not lease.lost and (earliest is None or lease.until < earliest):
+            earliest = lease.until
     return earliest
 
 

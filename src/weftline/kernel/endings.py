@@ -6,7 +6,16 @@ from typing import Literal
 
 from weftline import prompts
 from weftline.kernel import compaction
-from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOutcome, CallClosed, CallOpened, How, RunEnded
+from weftline.kernel.entries import (
+    OF_RUN,
+    AttemptFailed,
+    AwaitClosed,
+    AwaitOutcome,
+    CallClosed,
+    CallOpened,
+    How,
+    RunEnded,
+)
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
 
@@ -30,6 +39,8 @@ def end(
     awaits that nobody answered in time. `call` is the one that ended the run by its success.
     """
     append: list[New] = []
+    if s.control.held_by:
+        append.append(New(AwaitClosed(s.turn, OF_RUN, s.control.held_by, "withdrawn", by="runtime")))
     for index, one in enumerate(s.batch.calls) if s.questions.open else ():
         if one.awaiting:
             append.append(await_closed(s, index, "expired" if one.awaiting in expired else "withdrawn"))

@@ -25,7 +25,9 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
+from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
@@ -85,9 +87,10 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "deploy"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off.
+answer is the call's result; or what became of a call that a crash cut off. One kind is about the run itself: whether it
+may go on with other code than before.
 """
 AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
 """How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
@@ -100,8 +103,11 @@ ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
     "question": frozenset({"answered", "denied"}),
     "plan": frozenset({"approved", "answered", "denied"}),
     "doubt": frozenset({"approved", "answered", "denied"}),
+    "deploy": frozenset({"approved", "denied"}),
 }
 """What a person may say to an await of each kind."""
+OF_RUN = -1
+"""The `index` of an await that is about no call."""
 
 EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
@@ -163,6 +169,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     policy: PolicyRule | None = None
     on_deploy: OnDeploy = "adopt"
     """What becomes of the run when other code than before would carry it on."""
+    leases: LeaseRule | None = None
+    """What becomes of a client's call whose client is gone."""
 
 
 class ModelRef(Head, frozen=True):
@@ -338,7 +346,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int
@@ -447,6 +458,8 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     """What its tool asks for, or whoever gave the result."""
     hint: HintReason | None = None
     """That of the body's hint."""
+    lease: str = ""
+    """Of a client's result: the digest of the token that it came with."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -476,34 +489,6 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
-
-
-class MessageQueued(Head, frozen=True, tag="message.queued"):
-    """Someone outside sent a message to the running run. Body: the user message."""
-
-    id: str
-    mode: Literal["steer", "follow_up"]
-
-
-class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
-
-    ids: tuple[str, ...]
-
-
-class RunPaused(Head, frozen=True, tag="run.paused"):
-    reason: str = ""
-    requested_by: str = ""
-
-
-class RunResumed(Head, frozen=True, tag="run.resumed"):
-    notes: str = ""
-    requested_by: str = ""
-
-
-class CancelRequested(Head, frozen=True, tag="cancel.requested"):
-    reason: str = "user"
-    requested_by: str = ""
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
@@ -552,6 +537,8 @@ Fact: TypeAlias = (
     | AwaitPassed
     | AwaitClosed
     | CallOpened
+    | CallClaimed
+    | CallUnclaimed
     | CallStarted
     | ChildEnded
     | CallClosed

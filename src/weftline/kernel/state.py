@@ -13,6 +13,7 @@ from msgspec import Struct, msgpack
 from weftline.failure import Recovery
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -73,8 +74,15 @@ class Call(Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    fallback: str = ""
+    """The tool that carries it out in place of its client, which is gone."""
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that carries it out."""
+        return self.fallback or self.name
 
     @property
     def held(self) -> bool:
@@ -127,13 +135,15 @@ class Question(Room, frozen=True):
     """
 
     index: int
-    """The call's, in the batch."""
+    """The call's, in the batch; `OF_RUN` for an await about the run."""
     deadline_at: int | None = None
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):
@@ -263,6 +273,8 @@ class Control(Room, frozen=True):
     paused: bool = False
     cancel: str = ""
     queue: tuple[Queued, ...] = ()
+    held_by: str = ""
+    """The open await about the run itself: nothing begins before it is answered."""
 
 
 class Compaction(Room, frozen=True):
@@ -370,6 +382,8 @@ class State(Room, frozen=True):
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
         batch, limits = self.batch, self.limits
+        if self.control.held_by:
+            return True
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
         if not asked or not all(batch.calls[index].awaiting for index in batch.running):
             return False

@@ -25,6 +25,7 @@ from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     CallClosed,
@@ -121,6 +122,8 @@ class Conversation:
         """The run's instructions, if code rendered them."""
         self.digests: Digests | None = None
         """What the run rests on; None before it was loaded, and for one that rests on no code."""
+        self.approved: set[str] = set()
+        """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -364,6 +367,10 @@ class Conversation:
             self.args[index] = bytes(gated.args)
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        if head.index == OF_RUN:
+            if head.outcome == "approved":
+                self.approved.add(head.id)
+            return
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
