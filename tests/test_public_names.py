@@ -13,6 +13,7 @@ PUBLIC = [
     "BeforeModel",
     "Behavior",
     "Bounded",
+    "Budget",
     "Caps",
     "ChildToolGate",
     "Compaction",

@@ -17,6 +17,7 @@ __all__ = [
     "BeforeModel",
     "Behavior",
     "Bounded",
+    "Budget",
     "Caps",
     "ChildToolGate",
     "Compaction",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from weftline.agent.agent import Agent
     from weftline.agent.asking import Await
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
+    from weftline.agent.budget import Budget
     from weftline.agent.calling import Hook, hook
     from weftline.agent.compaction import Compaction
     from weftline.agent.context import RunContext, RunInfo
@@ -153,6 +155,7 @@ else:
         "Paging": "weftline.tools.bounding",
         "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
+        "Budget": "weftline.agent.budget",
         "Caps": "weftline.agent.policy",
         "Compaction": "weftline.agent.compaction",
         "ChildToolGate": "weftline.agent.hooks_outside",
