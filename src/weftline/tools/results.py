@@ -45,7 +45,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             # Most results are plain JSON already; only the others pay for the conversion.
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        return ToolOutput.of(prompts.result_not_json(tool_name, str(error)), is_error=True)
+        text = prompts.result_not_json(tool_name, str(error))
+        return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
     return ToolOutput.of(data.decode())
 
 
