@@ -177,7 +177,8 @@ async def test_every_level_has_limits_in_every_unit(level: str, unit: Any, most:
         }
         rule = None
         if level == "run":
-            given: dict[str, Any] = {{"usd": "nusd", "seconds": "active_us"}.get(unit, unit): most}
+            names = {"usd": "nusd", "seconds": "active_us"}
+            given: dict[str, Any] = {names.get(str(unit), str(unit)): most}
             rule = BudgetRule(**given, on_exceeded="stop")
         else:
             await _limit(engine, store, account[level], Limit(unit, most, "total", "stop"), workspace=space)
