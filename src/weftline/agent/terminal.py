@@ -140,6 +140,7 @@ _ASKED = {
     "question": _question,
     "plan": _plan,
     "doubt": _doubt,
+    "clarification": _question,
     "deploy": _confirm,
     "budget": _confirm,
 }
