@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
+from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
     Assistant,
@@ -139,7 +140,8 @@ VERSION_5 = replace(
 EXAMPLE = replace(
     VERSION_5,
     v=6,
-    limits=replace(VERSION_5.limits, on_deploy="pin"),
+    tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
+    limits=replace(VERSION_5.limits, on_deploy="pin", leases=LeaseRule("fallback", {"ask": "weather"})),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.net.transport import Transport
@@ -44,6 +45,15 @@ _FAMILY_KEYS: dict[str, tuple[str, ...]] = {
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai_responses": ("OPENAI_API_KEY",),
 }
+
+
+_FAMILY_ADDRESSES = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "google": "GOOGLE_GEMINI_BASE_URL",
+    "openai_chat": "OPENAI_BASE_URL",
+    "openai_responses": "OPENAI_BASE_URL",
+}
+"""The variables in which the vendors' own libraries look for another address than their vendor's."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -96,6 +106,13 @@ def provider_settings(name: str, table: Table) -> ProviderSettings:
     return _Reader("").provider(name, table)
 
 
+def _or_gateway(settings: ProviderSettings) -> ProviderSettings:
+    """A file is its operator's, and so is the environment: a provider without an address has that of the latter."""
+    if settings.base_url is not None or settings.options.get("profile", "openai") != "openai":
+        return settings
+    return replace(settings, base_url_env=_FAMILY_ADDRESSES.get(settings.family, ""))
+
+
 class _Reader:
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -112,7 +129,7 @@ class _Reader:
         return Config(
             path=self._origin,
             default_model=self._text(document, "default_model", "default_model"),
-            providers=tuple(self.provider(name, value) for name, value in providers.items()),
+            providers=tuple(_or_gateway(self.provider(name, value)) for name, value in providers.items()),
             prices=tuple(self._price(f"prices[{index}]", row) for index, row in rows),
             server=dict(self._table(document, "server", "server")),
         )

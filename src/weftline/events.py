@@ -75,13 +75,34 @@ class TurnFinished(Event, frozen=True):
 
 
 class CallOpened(Event, frozen=True):
-    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out."""
+    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
+    offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
+    """
 
     call_id: str
     name: str
     args: dict[str, Any] = {}
     turn: int = 0
     client: str | None = None
+    attempt: int = 1
+
+
+class CallClaimed(Event, frozen=True):
+    """A client has a call to itself, for `lease_ms` milliseconds and for as long as it sends heartbeats."""
+
+    call_id: str
+    name: str = ""
+    by: str = ""
+    lease_ms: int = 0
+
+
+class CallFellBack(Event, frozen=True):
+    """The client that had claimed a call is gone: `fallback`, a tool of the server, carries it out."""
+
+    call_id: str
+    name: str = ""
+    fallback: str = ""
+    turn: int = 0
 
 
 class CallFinished(Event, frozen=True):
@@ -299,6 +320,8 @@ AnyEvent: TypeAlias = (
     | TurnRestarted
     | TurnFinished
     | CallOpened
+    | CallClaimed
+    | CallFellBack
     | CallFinished
     | ChildStarted
     | ChildEnded

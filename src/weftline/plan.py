@@ -10,7 +10,7 @@ how to read it.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
@@ -35,6 +35,8 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     output_schema: Raw | UnsetType = UNSET
     long_running: bool = False
     tags: tuple[str, ...] = ()
+    effect: Literal["read", "idempotent", "once"] | None = None
+    """What carrying out a call twice would mean. A `once` call whose client is gone is in doubt, not offered again."""
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):

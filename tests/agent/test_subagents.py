@@ -638,6 +638,17 @@ async def test_a_subagent_without_deps_of_its_own_gets_those_of_its_parent() -> 
     assert isinstance(found, ToolResults) and found.results[0].parts == (Text("acme"),)
 
 
+async def test_a_subagent_that_needs_other_deps_than_its_parent_has_fails_with_a_reason() -> None:
+    worker = Agent(ScriptedModel(["Never."]), name="worker", deps=str)
+    model = ScriptedModel([calls("worker", task="1"), "Top."])
+    tools = [worker.as_tool("Works.")]
+    without = await Agent(model, tools=tools).run("Go.")
+    other = await Agent(model, deps=int, tools=tools).run("Go.", deps=3)
+    for result, kind in ((without, "NoneType"), (other, "int")):
+        (call,) = result.calls
+        assert not call.ok and f"deps are of the type str, not {kind}" in call.result and result.text == "Top."
+
+
 async def test_a_subagent_whose_model_is_missing_is_an_error_result() -> None:
     worker = Agent("lab:nowhere", name="worker")
     model = ScriptedModel([calls("worker", task="1"), "Top."])

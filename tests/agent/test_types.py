@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import assert_type
 
 import pytest
 
-from weftline import Agent, OutputReady, RunContext, ToolContext, ToolGate, hook, tool
+from weftline import Agent, OutputReady, RunContext, RunInfo, ToolContext, ToolGate, hook, tool
 from weftline.testing import ScriptedModel
 
 
@@ -46,6 +48,11 @@ def plain(key: int) -> str:
     return str(key)
 
 
+@asynccontextmanager
+async def connected(run: RunInfo) -> AsyncGenerator[Database]:
+    yield Database()
+
+
 @hook(ToolGate)
 def watch(gate: ToolGate) -> None:
     pass
@@ -65,6 +72,8 @@ def test_tools_and_hooks_for_the_deps_of_an_agent_are_accepted() -> None:
     assert_type(Agent("m", deps=Database, tools=[bare, called, any_deps, plain], hooks=[watch]), Agent[str, Database])
     assert_type(Agent("m", deps=Replica, tools=tools, hooks=[watch, look]), Agent[str, Replica])
     assert_type(Agent("m", output=int, tools=[any_deps]), Agent[int, object])
+    assert_type(Agent("m", deps=Database, tools=[any_deps]), Agent[str, Database])  # mypy found `object` here
+    assert_type(Agent("m", output=int, deps=connected, tools=[any_deps, bare]), Agent[int, Database])
     agent = Agent("m", output=int)
     agent.on(OutputReady)(on_output)
     agent.on(ToolGate)(watch.fn)
@@ -72,10 +81,10 @@ def test_tools_and_hooks_for_the_deps_of_an_agent_are_accepted() -> None:
 
 
 def test_tools_and_hooks_for_other_deps_are_type_errors() -> None:
-    Agent("m", deps=Other, tools=[bare])  # pyright: ignore[reportArgumentType]
-    Agent("m", deps=Other, tools=[called])  # pyright: ignore[reportArgumentType]
-    Agent("m", output=int, deps=Other, tools=[any_deps, called])  # pyright: ignore[reportArgumentType]
-    Agent("m", deps=Other, hooks=[look])  # pyright: ignore[reportArgumentType]
+    Agent("m", deps=Other, tools=[bare])  # pyright: ignore[reportCallIssue, reportArgumentType]
+    Agent("m", deps=Other, tools=[called])  # pyright: ignore[reportCallIssue, reportArgumentType]
+    Agent("m", output=int, deps=Other, tools=[any_deps, called])  # pyright: ignore[reportCallIssue, reportArgumentType]
+    Agent("m", deps=Other, hooks=[look])  # pyright: ignore[reportCallIssue, reportArgumentType]
     hook(ToolGate)(on_output)  # pyright: ignore[reportCallIssue, reportArgumentType]
     agent = Agent("m", output=str)
     agent.on(OutputReady)(on_output)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -18,6 +18,7 @@ SCRIPTS: dict[str, Any] = {
         "turns": [{"tool_calls": [{"name": "add", "args": {"a": 2, "b": 3}}]}, {"text": "It is {{tool_results.0}}."}]
     },
     "system": {"turns": [{"text": "{{system}}|{{user_messages}}"}]},
+    "look": {"turns": [{"text": "{{attachments}}"}]},
     "refused": {"turns": [{"error": {"class": "auth", "message": "bad key", "retryable": False}}]},
     "plan": {
         "turns": [

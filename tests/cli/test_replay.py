@@ -70,7 +70,7 @@ def test_a_file_in_a_folder_that_there_is_not_is_refused(run_id: str, tmp_path: 
     db, missing = ("--db", str(tmp_path / "data")), tmp_path / "missing"
     for command, option, name in (("export", "-o", "run.jsonl"), ("replay", "--pytest", "test_run.py")):
         refused = weftline(command, run_id, option, str(missing / name), *db)
-        assert refused.code == 2 and f"{name} cannot be written" in refused.err, refused
+        assert refused.code == 2 and f"{name} cannot be written: there is no folder {missing}" in refused.err, refused
 
 
 def test_a_file_without_the_agent_of_the_run_is_refused(run_id: str, tmp_path: Path) -> None:

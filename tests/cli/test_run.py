@@ -61,6 +61,18 @@ def test_every_event_is_a_line_of_json_on_request(place: dict[str, str | None]) 
     assert events[-1]["data"]["text"].startswith("Hello") and done.code == 0 and done.err == ""
 
 
+def test_files_are_sent_along(place: dict[str, str | None], tmp_path: Path) -> None:
+    image, program = tmp_path / "dot.png", tmp_path / "loom.exe"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    program.write_bytes(b"MZ\0")
+    given = ("run", "What?", "--model", "scripted:look", "--attach", str(image), "--attach", "https://x.test/a.png")
+    assert weftline(*given, env=place).out == "image/png 8 bytes, image/png https://x.test/a.png\n"
+    missing = weftline("run", "What?", "--model", "scripted:look", "--attach", str(tmp_path / "no.png"), env=place)
+    assert (missing.code, missing.out) == (1, "") and "no.png cannot be read" in missing.err, missing
+    refused = weftline("run", "What?", "--model", "scripted:look", "--attach", str(program), env=place)
+    assert (refused.code, refused.out) == (1, "") and "attachments" in refused.err, refused
+
+
 def test_the_prompt_may_come_from_standard_input(place: dict[str, str | None]) -> None:
     arguments = ("run", "--model", "scripted:system", "--system", "Be kind.")
     assert weftline(*arguments, env=place, stdin="from a pipe").out == "Be kind.|from a pipe\n"

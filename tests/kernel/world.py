@@ -59,6 +59,8 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
+from weftline.kernel.lease import CallClaimed
+from weftline.kernel.leases import given_back
 from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -512,8 +514,21 @@ class World:
 
     # People and clients.
 
-    def answer(self, index: int, result: str = "ok") -> bool:
-        return self.offer(self.closing(index, result=result))
+    def answer(self, index: int, result: str = "ok", *, token: str | None = None) -> bool:
+        """A client answers, by default the one that has the call to itself, if one has."""
+        question = self.state.questions.open.get(self.state.batch.calls[index].id)
+        lease = None if question is None else question.lease
+        if token is None:
+            token = lease.token if lease is not None and not lease.lost else ""
+        return self.offer(replace(self.closing(index, result=result), lease=token))
+
+    def claim(self, index: int, token: str, *, lease_us: int = 30_000_000, renewed: bool = False) -> bool:
+        one = self.state.batch.calls[index]
+        return self.offer(CallClaimed(self.state.turn - 1, index, one.id, one.name, token, lease_us, "", renewed))
+
+    def release(self, index: int) -> bool:
+        question = self.state.questions.open.get(self.state.batch.calls[index].id)
+        return question is not None and self.offer(given_back(self.state, question, "released"))
 
     @property
     def awaits(self) -> list[str]:

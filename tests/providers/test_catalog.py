@@ -208,6 +208,30 @@ async def test_a_gateway_that_the_environment_names_is_asked_in_place_of_the_ven
     assert Config().catalog(transport=transport, environ={variable: "gw.test"}).entries() == []
 
 
+@pytest.mark.requirement("provider.request.key_secrecy")
+@pytest.mark.parametrize(
+    ("settings", "variable", "sent_to"),
+    [
+        ('family = "anthropic"', "ANTHROPIC_BASE_URL", "http://gw.test/v1/messages"),
+        ('family = "openai_chat"', "OPENAI_BASE_URL", "http://gw.test/chat/completions"),
+        ('family = "openai_responses"', "OPENAI_BASE_URL", "http://gw.test/responses"),
+        ('family = "google"', "GOOGLE_GEMINI_BASE_URL", "http://gw.test/v1beta/models/"),
+        ('family = "anthropic"\nbase_url = "http://lab.test"', "ANTHROPIC_BASE_URL", "http://lab.test/v1/messages"),
+        ('family = "openai_chat"\nprofile = "groq"', "OPENAI_BASE_URL", "https://api.groq.com/"),
+    ],
+)
+async def test_a_provider_of_a_file_without_an_address_asks_that_gateway_too(
+    tmp_path: Path, settings: str, variable: str, sent_to: str
+) -> None:
+    path = tmp_path / "weftline.toml"
+    path.write_text(f'[providers.mine]\n{settings}\napi_key = "sk-secret"\nmodels = ["m"]\n')
+    transport = RecordedTransport([])
+    found = load_config(path).catalog(transport=transport, environ={variable: "http://gw.test"}).resolve("mine:m")
+    with pytest.raises(LookupError):
+        await collect(found.provider, ModelRequest("m", [User.of("Hi")]))
+    assert transport.sent[0].url.startswith(sent_to)
+
+
 def test_what_is_not_available_says_why() -> None:
     models = build_catalog(usual_providers(), transport=TRANSPORT, environ={"OPENAI_API_KEY": ""})
     reasons = {one.name: one.reason for one in models.unavailable()}

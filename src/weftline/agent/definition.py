@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, overload
 
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
@@ -22,7 +22,7 @@ from weftline.errors import Conflict
 from weftline.providers.base import Provider
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm
+    from typing_extensions import TypeForm, Unpack
     from typing_extensions import TypeVar as DefaultTypeVar
 
     from weftline.agent.observing import RunObserver
@@ -38,6 +38,25 @@ R = TypeVar("R")
 D = TypeVar("D")
 
 
+Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
+
+
+class Others(TypedDict, total=False):
+    """What an agent is given that says nothing of its deps."""
+
+    name: str | None
+    description: str
+    settings: Settings | None
+    limits: Limits | None
+    policy: Policy | None
+    policy_engine: PolicyEngine | None
+    fallbacks: Sequence[str]
+    behavior: Behavior | None
+    tool_aliases: Mapping[str, str] | None
+    preset: Preset | None
+    eager: bool
+
+
 class Registers(Protocol[P, D]):
     """Takes a function of a point, and perhaps of the run's context."""
 
@@ -48,27 +67,29 @@ class Registers(Protocol[P, D]):
 
 
 class Definition(Generic[OutputT, DepsT]):
-    # `= ...` in the overloads: from an empty tuple a type checker would infer that the deps are of an unknown type.
+    # Four overloads, by `output` and by what `deps` is: mypy infers nothing from a type or factory that are one union.
+    # `= ...` in them: from an empty tuple a type checker would infer that the deps are of an unknown type.
     @overload
     def __init__(
         self,
         model: str | Provider | None = None,
         *,
-        name: str | None = None,
-        description: str = "",
-        instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
-        deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
+        instructions: Instructions[DepsT] | None = None,
+        deps: type[DepsT] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        settings: Settings | None = None,
-        limits: Limits | None = None,
-        policy: Policy | None = None,
-        policy_engine: PolicyEngine | None = None,
-        fallbacks: Sequence[str] = (),
-        behavior: Behavior | None = None,
-        tool_aliases: Mapping[str, str] | None = None,
-        preset: Preset | None = None,
-        eager: bool = False,
+        **others: Unpack[Others],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | Provider | None = None,
+        *,
+        instructions: Instructions[DepsT] | None = None,
+        deps: Callable[[RunInfo], AbstractAsyncContextManager[DepsT]],
+        tools: Sequence[AgentTool[DepsT]] = ...,
+        hooks: Sequence[Hook[Any, DepsT]] = ...,
+        **others: Unpack[Others],
     ) -> None: ...
     @overload
     def __init__(
@@ -76,21 +97,23 @@ class Definition(Generic[OutputT, DepsT]):
         model: str | Provider | None = None,
         *,
         output: TypeForm[OutputT],
-        name: str | None = None,
-        description: str = "",
-        instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = None,
-        deps: type[DepsT] | Callable[[RunInfo], AbstractAsyncContextManager[DepsT]] | None = None,
+        instructions: Instructions[DepsT] | None = None,
+        deps: type[DepsT] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        settings: Settings | None = None,
-        limits: Limits | None = None,
-        policy: Policy | None = None,
-        policy_engine: PolicyEngine | None = None,
-        fallbacks: Sequence[str] = (),
-        behavior: Behavior | None = None,
-        tool_aliases: Mapping[str, str] | None = None,
-        preset: Preset | None = None,
-        eager: bool = False,
+        **others: Unpack[Others],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model: str | Provider | None = None,
+        *,
+        output: TypeForm[OutputT],
+        instructions: Instructions[DepsT] | None = None,
+        deps: Callable[[RunInfo], AbstractAsyncContextManager[DepsT]],
+        tools: Sequence[AgentTool[DepsT]] = ...,
+        hooks: Sequence[Hook[Any, DepsT]] = ...,
+        **others: Unpack[Others],
     ) -> None: ...
     def __init__(
         self,
@@ -123,7 +146,7 @@ class Definition(Generic[OutputT, DepsT]):
         self.name = name
         self.description = description
         """What other agents and their clients read about it when it is served."""
-        self.instructions: str | Callable[[RunContext[DepsT]], str | Awaitable[str]] | None = (
+        self.instructions: Instructions[DepsT] | None = (
             base.instructions or None if instructions is None else instructions
         )
         self.deps = deps

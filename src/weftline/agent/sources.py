@@ -25,6 +25,7 @@ from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
+from weftline.agent.options import check_deps
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
@@ -217,6 +218,7 @@ class AgentTools:
             frame = await self._framed(setup, plan, tools, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
+                check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:

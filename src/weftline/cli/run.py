@@ -36,14 +36,19 @@ class Asked(Struct, frozen=True):
     system: str | None
     tools: Path | None
     workspace: str | None
+    attachments: Sequence[str] = ()
+    """Paths of files, or addresses."""
 
     def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
+        from weftline.client.attachments import attachments_on_wire
+
         fields = {
             "prompt": self.prompt,
             "agentId": agent_id,
             "modelId": self.model,
             "systemPrompt": self.system,
             "tools": tools,
+            "attachments": attachments_on_wire(self.attachments) if self.attachments else None,
         }
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
@@ -57,6 +62,13 @@ class Asked(Struct, frozen=True):
     "--tools",
     type=click.Path(path_type=Path),
     help="A Python file with @weftline.tool functions that the model may call. They run in this process.",
+)
+@click.option(
+    "--attach",
+    "attachments",
+    multiple=True,
+    metavar="FILE",
+    help="An image or a file to send along, or its address; may be repeated.",
 )
 @URL
 @WORKSPACE
@@ -75,6 +87,7 @@ def command(
     model: str | None,
     system: str | None,
     tools: Path | None,
+    attachments: tuple[str, ...],
     url: str | None,
     workspace: str | None,
     db: Path | None,
@@ -94,7 +107,7 @@ def command(
     """
     from weftline.cli.screen import Screen
 
-    asked = Asked(_prompt(prompt), agent, model, system, tools, workspace)
+    asked = Asked(_prompt(prompt), agent, model, system, tools, workspace, attachments)
     screen = Screen(as_json=as_json)
     server = chosen_url(url)
     if server is not None:
@@ -157,6 +170,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
                     model_id=asked.model,
                     system_prompt=asked.system,
                     tools=handed_over,
+                    attachments=asked.attachments,
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None

@@ -8,7 +8,7 @@ First come, first served; a refused fact changes nothing.
 
 from __future__ import annotations
 
-from weftline.kernel import policies
+from weftline.kernel import leases, policies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -35,6 +35,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import Call, Question, State
 
@@ -65,6 +66,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return not s.control.cancel
     if type(head) is MessageQueued:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
+    if type(head) is CallClaimed or type(head) is CallUnclaimed:
+        return leases.accepts(s, head)
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
     if type(head) is ChildEnded:
@@ -150,7 +153,8 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
         if call.child == "":
             return call.stage == "opened" and attempt == 1  # its run could not be made
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
-    return call.stage == "opened" and call.client is not None and head.how in _ANSWERS
+    question = open_question(s, call.id)
+    return question is not None and head.how in _ANSWERS and leases.answerable(question, head.lease)
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from weftline import prompts, prompts_people
-from weftline.kernel import guards, policies
+from weftline.kernel import guards, leases, policies
 from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
 from weftline.kernel.endings import await_closed, blocked, closed, end
 from weftline.kernel.entries import (
@@ -57,6 +57,8 @@ def carry_on(s: State) -> Decision:
             return Decision(tuple([await_closed(s, index, "expired") for index in unanswered.values()]))
         if unanswered and not s.open_children:
             return _not_answered(s, frozenset(unanswered))
+        if gone := leases.lost(s):
+            return Decision(tuple(gone))
         # What follows may end the run, which it does not do before its children.
         overdue = bool(expired or unanswered)
         due_at = None if overdue else earliest_deadline(s.questions)

@@ -73,7 +73,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
         call = calls[index]
         if call.child is not None or call.awaiting:
             continue  # it is a run of its own, which is not lost; or a person is asked about it already
-        present = effects.get(call.name, "once")
+        present = effects.get(call.tool, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
     return replace(batch, calls=tuple(calls))
@@ -276,6 +276,9 @@ def earliest_deadline(questions: Questions) -> int | None:
     for question in questions.open.values():
         if question.deadline_at is not None and (earliest is None or question.deadline_at < earliest):
             earliest = question.deadline_at
+        lease = question.lease
+        if lease is not None and not lease.lost and (earliest is None or lease.until < earliest):
+            earliest = lease.until
     return earliest
 
 

@@ -40,6 +40,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "await.opened": bodies.decode_await,
     "await.closed": bodies.decode_answer,
     "call.opened": bodies.decode_opened,
+    "call.unclaimed": bodies.decode_opened,
     "child.ended": bodies.decode_ended,
     "call.closed": bodies.decode_closed,
     "results.over_budget": bodies.decode_text,

@@ -25,7 +25,9 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
+from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.messages import Usage
 
@@ -167,6 +169,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     policy: PolicyRule | None = None
     on_deploy: OnDeploy = "adopt"
     """What becomes of the run when other code than before would carry it on."""
+    leases: LeaseRule | None = None
+    """What becomes of a client's call whose client is gone."""
 
 
 class ModelRef(Head, frozen=True):
@@ -454,6 +458,8 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     """What its tool asks for, or whoever gave the result."""
     hint: HintReason | None = None
     """That of the body's hint."""
+    lease: str = ""
+    """Of a client's result: the digest of the token that it came with."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -483,34 +489,6 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
-
-
-class MessageQueued(Head, frozen=True, tag="message.queued"):
-    """Someone outside sent a message to the running run. Body: the user message."""
-
-    id: str
-    mode: Literal["steer", "follow_up"]
-
-
-class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
-
-    ids: tuple[str, ...]
-
-
-class RunPaused(Head, frozen=True, tag="run.paused"):
-    reason: str = ""
-    requested_by: str = ""
-
-
-class RunResumed(Head, frozen=True, tag="run.resumed"):
-    notes: str = ""
-    requested_by: str = ""
-
-
-class CancelRequested(Head, frozen=True, tag="cancel.requested"):
-    reason: str = "user"
-    requested_by: str = ""
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
@@ -559,6 +537,8 @@ Fact: TypeAlias = (
     | AwaitPassed
     | AwaitClosed
     | CallOpened
+    | CallClaimed
+    | CallUnclaimed
     | CallStarted
     | ChildEnded
     | CallClosed

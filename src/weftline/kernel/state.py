@@ -13,6 +13,7 @@ from msgspec import Struct, msgpack
 from weftline.failure import Recovery
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
@@ -73,8 +74,15 @@ class Call(Room, frozen=True):
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False
+    fallback: str = ""
+    """The tool that carries it out in place of its client, which is gone."""
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool that carries it out."""
+        return self.fallback or self.name
 
     @property
     def held(self) -> bool:
@@ -134,6 +142,8 @@ class Question(Room, frozen=True):
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):

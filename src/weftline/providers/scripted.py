@@ -52,7 +52,9 @@ NAME = "scripted"
 
 
 class ScriptedModel:
-    """Plays one script: `ScriptedModel([{"text": "Hello"}])`, or a `Script`, or a whole script as a mapping.
+    """Plays one script: a list of turns, each a text or a mapping; or a `Script`, or a whole script as a mapping.
+
+    >>> ScriptedModel([calls("weather", city="Oslo"), "Sunny."])
 
     Every request is kept in `requests`, as it was when it came. With `strict` a call beyond the last turn fails instead
     of repeating that turn (one marked `loop` still repeats), and so does a template that has no value. Used as a
@@ -61,7 +63,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Script | Mapping[str, object] | Sequence[Mapping[str, object] | str],
+        script: Script | Mapping[str, object] | Sequence[object],
         *,
         strict: bool = False,
         sleep: Sleep = asyncio.sleep,
@@ -174,7 +176,7 @@ def calls(*each: str | tuple[str, Mapping[str, object]], **args: object) -> dict
     return {"tool_calls": [{"name": name, "args": dict(given)} for name, given in pairs]}
 
 
-def _turn(turn: Mapping[str, object] | str) -> Mapping[str, object]:
+def _turn(turn: object) -> object:
     return {"text": turn} if isinstance(turn, str) else turn
 
 

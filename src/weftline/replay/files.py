@@ -30,6 +30,8 @@ def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
     """
     if path.exists() and not force:
         raise Conflict(f"{path} exists already.")
+    if not path.absolute().parent.is_dir():
+        raise InvalidRequest(f"{path} cannot be written: there is no folder {path.parent}.")
     try:
         handle, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     except OSError as error:

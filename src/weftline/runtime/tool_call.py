@@ -19,6 +19,7 @@ from weftline.log_context import fields
 from weftline.runtime import ids
 from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
+from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -45,16 +46,18 @@ def tool_timeout_s(tool: Tool, state: State) -> float:
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
     call = state.batch.calls[command.index]
-    tool = (work.toolbox or EMPTY).get(call.name)
+    tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
-        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.name), is_error=True), "failed", 0)
+        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
+    args = work.conversation.args[command.index]
+    if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+        return _closed(command, call, work, refused, "failed", 0)
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     notes = ProgressNotes(sink, call=call.id, name=call.name)
     context.on_progress, context.emit = notes.take, notes.emit
     memory = context.state = RunMemory(work.conversation.memory)
-    args = work.conversation.args[command.index]
     code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -114,7 +117,7 @@ def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | Uns
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
     """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
     call = state.batch.calls[command.index]
-    tool = (work.toolbox or EMPTY).get(call.name)
+    tool = (work.toolbox or EMPTY).get(call.tool)
     answer = Unknown()
     if tool is not None:
         answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state))
@@ -229,7 +232,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         run_id=work.run_id,
         call_id=call.id,
         idempotency_key=ids.idempotency_key(services.store_id, work.run_id, turn, index, call.digest),
-        tool_name=call.name,
+        tool_name=call.tool,
         workspace=work.workspace_slug,
         turn=turn,
         attempt=attempt,

@@ -181,6 +181,7 @@ class ServerTools:
                         output_schema=None if ref.output_schema is UNSET else ref.output_schema,
                         long_running=ref.long_running,
                         tags=ref.tags,
+                        effect=ref.effect,
                     )
                 ]
             case A2ALocalRef():

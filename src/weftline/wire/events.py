@@ -58,6 +58,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import preview_of
@@ -382,12 +383,38 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
                 "turn": head.turn,
             }
         )
-    payload = encode(
-        {"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client, "turn": head.turn}
-    )
+    return "local_tool_call", _offered(head, content)
+
+
+def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> bytes:
+    payload: dict[str, Any] = {
+        "toolUseId": head.id,
+        "name": head.name,
+        "args": content.args,
+        "kind": head.client,
+        "turn": head.turn,
+    }
+    if isinstance(head, CallUnclaimed):
+        payload["attempt"] = head.attempt
+    encoded = encode(payload)
     if content.echo is not UNSET and bytes(content.echo) != b"{}":
-        payload = payload[:-1] + b"," + bytes(content.echo)[1:]
-    return "local_tool_call", payload
+        encoded = encoded[:-1] + b"," + bytes(content.echo)[1:]
+    return encoded
+
+
+def _claimed(head: CallClaimed, body: bytes) -> tuple[str, bytes] | None:
+    if head.renewed:
+        return None
+    payload = {"toolUseId": head.id, "name": head.name, "by": head.by, "leaseMs": head.lease_us // 1000}
+    return "local_tool_claimed", encode(payload)
+
+
+def _unclaimed(head: CallUnclaimed, body: bytes) -> tuple[str, bytes]:
+    content = bodies.decode_opened(body)
+    if head.client is not None:
+        return "local_tool_call", _offered(head, content)
+    payload = {"toolUseId": head.id, "name": head.name, "fallback": head.fallback, "turn": head.turn}
+    return "local_tool_fallback", encode(payload)
 
 
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
@@ -494,6 +521,8 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     BudgetExceeded: _budget_exceeded,
     RunPaused: _run_paused,
     RunResumed: _run_resumed,
+    CallClaimed: _claimed,
+    CallUnclaimed: _unclaimed,
     CallStarted: _child_started,
     ChildEnded: _child_ended,
     AwaitOpened: _await_opened,
