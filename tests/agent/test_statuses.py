@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from weftline import Agent, Engine, RunFailed, tool
+from weftline import Agent, Engine, Limits, RunFailed, ask_user, tool
 from weftline.errors import InvalidRequest, NotFound
 from weftline.events import AwaitOpened, RunEnded, TextDelta
+from weftline.kernel.bodies import ProviderFailure
+from weftline.providers.base import Chunk, ModelRequest, ProviderError
+from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60
@@ -105,3 +109,60 @@ async def test_a_log_is_read_in_pages_and_then_followed_without_a_gap(limit: int
             await run.entries(limit=0)
         with pytest.raises(NotFound):
             await engine.attach("run_1000000000000000").entries()
+
+
+class Refusing(ScriptedModel):
+    """Fails as a real provider does."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        raise ProviderError("rate_limit", "Slow down.", status=429, code="rpm_exceeded", retryable=self.retryable)
+
+    retryable = True
+
+
+@pytest.mark.requirement("run.end.classes")
+async def test_a_run_ends_in_one_of_three_ways_and_a_failed_one_keeps_what_its_provider_said() -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="read")
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    models = Catalog()
+    models.add(Refusing(["x"]), name="lab")
+    async with asyncio.timeout(PATIENCE_S), Engine(models=models) as engine:
+        done = await engine.start(Agent(ScriptedModel(["Done."])), "Go.")
+        result = await done.result()
+        assert (result.status, result.error, result.code, result.provider_failure) == ("succeeded", "", "", None)
+        cancelled = await engine.start(Agent(ScriptedModel([calls("wait")]), tools=[wait]), "Go.")
+        await begun.wait()
+        await cancelled.cancel()
+        result = await cancelled.result()
+        assert (result.status, result.error, result.code) == ("cancelled", "", "")
+        failed = await engine.start(Agent("lab:script", limits=Limits(max_retries=0)), "Go.")
+        with pytest.raises(RunFailed) as raised:
+            await failed.result()
+        found = raised.value.result
+        assert (found.status, found.code) == ("failed", "rate_limit")
+        last = (await failed.entries(limit=1000)).entries[-1]
+        assert last.kind == "run.ended" and last.body["provider"] == {
+            "provider": "scripted",
+            "kind": "rate_limit",
+            "retryable": True,
+            "operation": "chat",
+            "code": "rpm_exceeded",
+            "status": 429,
+        }
+        assert found.provider_failure == ProviderFailure("scripted", "chat", "rate_limit", True, "rpm_exceeded", 429)
+        late = await engine.start(
+            Agent(ScriptedModel([calls("ask_user", question="?")]), tools=[ask_user]),
+            "Go.",
+            limits=Limits(await_timeout_s=0.01, on_await_expired="end"),
+        )
+        with pytest.raises(RunFailed) as raised:
+            await late.result()
+        found = raised.value.result
+        assert (found.status, found.code, found.provider_failure) == ("failed", "await_expired", None)

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.failure import Failure
+from weftline.kernel.bodies import ProviderFailure
 from weftline.messages import Message, Usage
 from weftline.outcome import Telemetry
 from weftline.providers.base import ProviderError
@@ -65,6 +66,8 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     error: str = ""
     code: str = ""
     reason: str = ""
+    provider_failure: ProviderFailure | None = None
+    """Of a run that a failed model call ended: what its provider said."""
 
     @property
     def output(self) -> OutputT:

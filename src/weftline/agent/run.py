@@ -325,6 +325,7 @@ class _Told:
             elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
+            provider_failure=ended.provider,
             reason=head.reason,
         )
 
