@@ -10,7 +10,7 @@ from weftline.errors import WeftlineError
 from weftline.failure import Failure
 from weftline.kernel.bodies import ProviderFailure
 from weftline.messages import Message, Usage
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """Of a call without `ok`: its kind, what is to follow, a hint, and the causes."""
     telemetry: Telemetry = Telemetry(0)
     """What it took."""
+    bounds: Bounds | None = None
+    """How much of all there is its result has."""
+    server_data: tuple[ServerData, ...] = ()
+    """All that it left besides, whoever it is for."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
