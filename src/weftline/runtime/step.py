@@ -284,4 +284,17 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if text:
         return bodies.encode(bodies.EndedBody(error=text))
     error = conversation.failure or "The model could not be reached or gave no usable answer."
-    return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.partial or None))
+    return bodies.encode(
+        bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=_provider_failure(work, head))
+    )
+
+
+def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:
+    """What the provider said about the failure that ends the run, if it is one of a model call."""
+    failed = work.conversation.failed
+    if failed is None or failed[0].cls != head.code:
+        return None
+    attempt, body = failed
+    return bodies.ProviderFailure(
+        head.model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
+    )
