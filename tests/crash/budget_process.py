@@ -1,6 +1,6 @@
-"""A process whose runs are under limits of their workspace, their agent and their own: `python budget_process.py FOLDER`.
+"""A process whose runs are under limits of workspace, agent and their own: `python budget_process.py FOLDER [NUMBER]`.
 
-With a number after the folder it is killed at that point of its runs, whatever is written there. Each time a tool runs,
+With a number it is killed at that point of its runs, whatever is written there. Each time a tool runs,
 a line is added to `told.txt`.
 """
 
@@ -65,7 +65,9 @@ agent = Agent("lab:script", name="boss", tools=[pay, clerk.as_tool("Pays.")], bu
 
 
 async def main() -> None:
-    models = Catalog(prices=Prices([PriceOverride("lab", "script", Price(input_per_1m_usd=1.0, output_per_1m_usd=1.0))]))
+    models = Catalog(
+        prices=Prices([PriceOverride("lab", "script", Price(input_per_1m_usd=1.0, output_per_1m_usd=1.0))])
+    )
     models.add(Played(["Not asked."]), name="lab")
     async with Engine(FOLDER / "data", agents=[agent], models=models) as engine:
         runtime = await engine.runtime()
