@@ -7,7 +7,7 @@ or a check said so; everything else follows from how the call was closed.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
@@ -76,6 +76,25 @@ class Hint(Struct, frozen=True, omit_defaults=True):
     example_input: dict[str, Any] | None = None
     prior_input: dict[str, Any] | None = None
     clarifying_question: str = ""
+
+    def __post_init__(self) -> None:
+        # A slip is told where it is made: the log, which would refuse it, is far from there.
+        if self.reason not in get_args(HintReason):
+            raise ValueError(f"reason must be one of {', '.join(get_args(HintReason))}, not {self.reason!r}")
+        for name in ("message", "tool", "clarifying_question"):
+            if not isinstance(text := getattr(self, name), str):
+                raise TypeError(f"{name} must be a str, not {type(text).__name__}")
+        if not _each(self.missing_fields, str):
+            raise TypeError("missing_fields must be a sequence of texts")
+        if not _each(self.issues, FieldIssue):
+            raise TypeError("issues must be a sequence of FieldIssue")
+        for name in ("example_input", "prior_input"):
+            if (value := getattr(self, name)) is not None and not isinstance(value, dict):
+                raise TypeError(f"{name} must be an object of arguments, a dict")
+
+
+def _each(values: object, of: type) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(one, of) for one in cast("list[object]", values))
 
 
 class Clarification(Struct, frozen=True, omit_defaults=True):

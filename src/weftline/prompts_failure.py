@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from weftline.canonical import canonical_value
@@ -9,6 +10,7 @@ from weftline.failure import Hint
 from weftline.outcome import Bounds
 
 _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
+_TAG = re.compile(r"<[\s/]*system-reminder[\s/]*>?", re.IGNORECASE)
 _UNSPOKEN = "This is for you alone: do not mention it."
 
 
@@ -44,7 +46,12 @@ def after_failure(hint: Hint) -> str:
         lines.append(f"Your arguments were: {_json(hint.prior_input)}")
     if hint.restrict_to_tool:
         lines.append(f"If you try again, call {hint.tool} and no other tool in its place.")
-    return "\n".join([*lines, _UNSPOKEN])
+    return _untagged("\n".join([*lines, _UNSPOKEN]))
+
+
+def _untagged(text: str) -> str:
+    """What tools and clients say cannot end the reminder that it is in."""
+    return _TAG.sub("[system-reminder]", text)
 
 
 def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
@@ -54,7 +61,7 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
         lines.append(f"For the rest, call it again with {cursor} set to {_json(bounds.next_cursor)}.")
     elif bounds.refinement_hint:
         lines.append(f"To get less: {bounds.refinement_hint}")
-    return "\n".join([*lines, _UNSPOKEN])
+    return _untagged("\n".join([*lines, _UNSPOKEN]))
 
 
 # In place of a result

@@ -11,17 +11,17 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
-from weftline.canonical import NotCanonical, canonical_value, digest
+from weftline.canonical import NotCanonical, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
-from weftline.outcome import ServerData
 from weftline.runtime import ids
 from weftline.runtime.asking import AskingCall, tool_timeout_s
 from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
+from weftline.runtime.keeping import kept_data, kept_failure, kept_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -121,18 +121,10 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
-    return replace(output, server_data=_left(context)) if context.server_data else output
-
-
-def _left(context: ToolContext) -> tuple[ServerData, ...]:
-    left: list[ServerData] = []
-    for one in context.server_data:
-        try:
-            canonical_value(one.data)
-            left.append(one)
-        except NotCanonical as error:
-            logger.error("run %s: data %s of %s is not JSON: %s", context.run_id, one.kind, context.tool_name, error)
-    return tuple(left)
+    if not context.server_data:
+        return output
+    left = kept_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
+    return replace(output, server_data=left)
 
 
 def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | UnsetType:
@@ -242,13 +234,14 @@ def closed(
         parent=work.conversation.parent_of(command.index),
     )
     failure = failure_told(output.failure, call.name) if output.is_error else None
+    failure = kept_failure(failure, run_id=work.run_id, tool=call.name)
     body = closed_body(
         work,
         command.index,
         output.parts,
         state=state,
         failure=failure,
-        telemetry=output.telemetry,
+        telemetry=kept_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
     )
