@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from weftline import Agent, Budget, RunFailed, tool
@@ -74,3 +76,20 @@ async def test_a_child_that_has_spent_its_own_is_an_error_for_its_parent_which_g
 def test_a_budget_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"must be 0 or more|on_exceeded is"):
         Budget(**given)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"seconds": 1e300}, "seconds must be at most"),
+        ({"usd": 1e300}, "usd must be at most"),
+        ({"calls": 10**30}, "calls must be at most"),
+        ({"tokens": 1.5}, "tokens must be a whole number, not 1.5"),
+        ({"calls": True}, "calls must be a number, not True"),
+        ({"calls": "3"}, "calls must be a number, not '3'"),
+        ({"usd": float("nan")}, "usd must be 0 or more, not nan"),
+    ],
+)
+def test_what_is_no_amount_is_refused_with_a_reason(limits: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Budget(**limits)

@@ -65,6 +65,10 @@ async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api
     ("body", "words"),
     [
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": -1}]}, "limits.0.limit: must be 0 or more"),
+        (
+            {"level": "workspace", "limits": [{"unit": "usd", "limit": 1e308}]},
+            "limits.0.limit: must be at most 1,000,000",
+        ),
         ({"level": "workspace", "limits": [{"unit": "euro", "limit": 1}]}, "limits.0.unit"),
         ({"level": "workspace", "limits": [{"unit": "calls", "limit": 1.5}]}, "must be a whole number"),
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": 10**9}]}, "must be at most 1,000,000"),

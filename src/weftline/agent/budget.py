@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from weftline.kernel.budget import BudgetRule, OnExceeded
 
+_MOST = {"usd": 10**6, "tokens": 10**15, "seconds": 10**9, "calls": 10**15}
+"""As over HTTP. The log could not hold much more."""
+
 
 class Budget(Struct, frozen=True, kw_only=True):
     """What each run may spend, with its subagents' runs: 0 permits nothing, None is unlimited.
@@ -22,10 +25,18 @@ class Budget(Struct, frozen=True, kw_only=True):
     on_exceeded: OnExceeded = "final_turn"
 
     def __post_init__(self) -> None:
-        for name in ("usd", "tokens", "seconds", "calls"):
-            amount = getattr(self, name)
-            if amount is not None and not 0 <= amount < float("inf"):
+        for name, most in _MOST.items():
+            amount: object = getattr(self, name)
+            if amount is None:
+                continue
+            if isinstance(amount, bool) or not isinstance(amount, int | float):
+                raise ValueError(f"{name} must be a number, not {amount!r}")
+            if not 0 <= amount < float("inf"):
                 raise ValueError(f"{name} must be 0 or more, not {amount}")
+            if amount > most:
+                raise ValueError(f"{name} must be at most {most:,}, not {amount}")
+            if name in ("tokens", "calls") and not isinstance(amount, int):
+                raise ValueError(f"{name} must be a whole number, not {amount}")
         if self.on_exceeded not in ("stop", "final_turn", "ask"):
             raise ValueError(f"on_exceeded is stop, final_turn or ask, not {self.on_exceeded!r}")
 

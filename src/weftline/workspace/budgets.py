@@ -162,7 +162,7 @@ def amount_issue(unit: Unit, amount: float) -> str:
     """What is wrong with an amount; "" if nothing."""
     if not math.isfinite(amount) or amount < 0:
         return "must be 0 or more"
-    if smallest(unit, amount) > MAX_AMOUNT:
+    if amount > MAX_AMOUNT or smallest(unit, amount) > MAX_AMOUNT:
         return f"must be at most {MAX_AMOUNT // PARTS[unit]:,}"
     if PARTS[unit] == 1 and amount != int(amount):
         return "must be a whole number"
