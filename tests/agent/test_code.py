@@ -133,6 +133,33 @@ export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
     assert [sku.partition("[")[0] for sku, _ in sent] == ["", "gift x"]
 
 
+@pytest.mark.parametrize("language", ["typescript", "python"])
+async def test_calls_that_the_code_does_not_wait_for_are_carried_out_before_it_has_its_result(language: Any) -> None:
+    source = {
+        "typescript": 'for (const sku of ["a", "b", "c"]) send({sku});\nexport default "sent";',
+        "python": 'for sku in ["a", "b", "c"]:\n    send(sku=sku)\ndefault = "sent"',
+    }[language]
+    for _ in range(3):  # what was asked for and what the code returned used to race
+        sent.clear()
+        agent, _model = coder(calls("code", code=source), languages=[language])
+        result = await agent.run("Go.")
+        assert [call.name for call in result.calls] == ["send", "send", "send", "code"]
+        assert sent == [("a", 1), ("b", 1), ("c", 1)]
+
+
+async def test_a_call_that_a_person_denied_is_an_error_for_the_code(tmp_path: Path) -> None:
+    source = 'await gift({sku: "x"});\nawait send({sku: "y"});'
+    agent, _ = coder(calls("code", code=source))
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        event = await asked(run)
+        await run.deny(event.id, "Not this one.")
+        result = await run.result()
+    assert result.calls[-1].result.startswith("The code failed: ToolError: Not executed: a person was asked")
+    assert "Not this one." in result.calls[-1].result
+    assert sent == []
+
+
 async def test_code_that_takes_too_long_is_ended() -> None:
     agent, _ = coder(calls("code", code="while (true) {}"), timeout_s=0.2)
     result = await agent.run("Go.")

@@ -29,6 +29,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -328,6 +329,9 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
             )
         case AwaitOpened() | AwaitClosed() if head.index == OF_RUN:
             return not state.ended
+        case CallAsked():
+            calls = state.batch.calls
+            return 0 <= head.parent < len(calls) and accepts(state, head, attempt=calls[head.parent].attempt)
         case CallStarted() | AwaitOpened():
             return any(accepts(state, head, attempt=attempt) for attempt in _attempts(state, head))
         case _:

@@ -358,7 +358,9 @@ class Conversation:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 result = ToolResult(head.id, head.name, closed.parts, head.is_error)
                 if head.parent:
-                    self._answer_further(head.index, result)
+                    # Code must not go on as if the call had been made. The model reads that it was not.
+                    refused = head.is_error or head.how == "denied"
+                    self._answer_further(head.index, replace(result, is_error=refused))
                     return
                 self.results[head.index] = result
                 if closed.bounds is not None and closed.bounds.truncated:

@@ -8,6 +8,7 @@ of them cost one turn of the model.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -208,10 +209,14 @@ class CodeTool:
         try:
             result = await execution
             if result.error is None:
+                await calls.settled()
                 await further.settled()
         finally:
+            calls.drop()
             execution.terminate()
             await execution.wait()
+        if calls.diverged and result.error is None:
+            return ToolOutput.of(calls.diverged, is_error=True)
         return told(result, calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
@@ -224,7 +229,9 @@ class _Calls:
     def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
         self._further = further
         self._made: list[tuple[CodeFunction, str, list[str]]] = []
+        self._tasks: set[asyncio.Task[object]] = set()
         self.execution: CodeExecution | None = None
+        self.diverged = ""
         self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
 
     def made(self) -> list[str]:
@@ -232,9 +239,21 @@ class _Calls:
 
     def _bound(self, function: CodeFunction) -> Callable[..., Awaitable[object]]:
         async def call(*given: object) -> object:
-            return await self._call(function, given)
+            # A task of its own: the end of the code cancels whoever waits here, and not what was called.
+            task = asyncio.create_task(self._call(function, given), name="a call of a tool from code")
+            self._tasks.add(task)
+            return await asyncio.shield(task)
 
         return call
+
+    async def settled(self) -> None:
+        """Waits for the calls that the code did not wait for."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def drop(self) -> None:
+        """What has not been asked for by now is not."""
+        for task in self._tasks:
+            task.cancel()
 
     async def _call(self, function: CodeFunction, given: Sequence[object]) -> object:
         try:
@@ -247,6 +266,7 @@ class _Calls:
         try:
             output = await self._further.ask(function.tool, written)
         except Diverged as error:
+            self.diverged = str(error)
             if self.execution is not None:
                 self.execution.terminate(str(error))
             raise ToolError(str(error)) from None
