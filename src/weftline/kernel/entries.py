@@ -504,7 +504,9 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     code: str = ""
     """For a failure: its class (`rate_limit`, `truncation`, …) or a short token (`max_tool_turns`, `worker_error`)."""
     reason: str = ""
-    """For a cancel: who; for a run ended by a limit: which one."""
+    """For a cancel: why; for a run ended by a limit: which one."""
+    requested_by: str = ""
+    """For a cancel: who."""
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0

@@ -483,6 +483,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     elif head.status == "cancelled":
         event = "cancelled"
         payload["reason"] = "session_ended" if head.reason == "thread_ended" else head.reason or "user"
+        if head.requested_by:
+            payload["requestedBy"] = head.requested_by
     elif head.code in RESULT_SUBTYPES:
         event = "result"
         payload |= {"subtype": RESULT_SUBTYPES[head.code], "ok": False, "error": content.error}
