@@ -77,6 +77,8 @@ class TurnFinished(Event, frozen=True):
 class CallOpened(Event, frozen=True):
     """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
     offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
+
+    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself.
     """
 
     call_id: str
@@ -84,6 +86,7 @@ class CallOpened(Event, frozen=True):
     args: dict[str, Any] = {}
     turn: int = 0
     client: str | None = None
+    parent_call: str | None = None
     attempt: int = 1
 
 
@@ -116,6 +119,7 @@ class CallFinished(Event, frozen=True):
     ok: bool
     result: str = ""
     how: str = "returned"
+    parent_call: str | None = None
     failure: CallFailure | None = None
     telemetry: Telemetry = Telemetry(0)
 

@@ -177,7 +177,8 @@ decode_outline = Decoder(PlanOutline).decode
 
 def may_name_agent(stored: bytes) -> bool:
     """Whether something that has a stored plan in it could have the plan of an agent. False proves that it has not."""
-    return b'"agent_id":"' in stored or b'"code":"' in stored
+    # `code` follows an object or a number. That of the digests follows a text, and is nobody's name.
+    return b'"agent_id":"' in stored or stored.count(b'"code":"') > stored.count(b'","code":"')
 
 
 def agent_of(stored: bytes | Raw) -> str | None:

@@ -229,6 +229,8 @@ def work_ends(world: World, c: Choices) -> None:
             world, command
         ):
             world.running.remove(command)
+        case RunTool() if command in world.hosts and c.number(4):
+            world.ask_further(command, Ask(c.of(NAMES), c.of(ARGS)))
         case RunTool():
             how, result = some_tool_end(c)
             world.finish(command, how=how, result=result, size=10 * c.number(4))

@@ -22,6 +22,7 @@ from weftline.kernel.entries import (
     AwaitClosed,
     AwaitOpened,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -98,6 +99,13 @@ def stories(log: Log) -> dict[tuple[int, int], CallStory]:
             case TurnCompleted() as head:
                 for index, asked in enumerate(head.calls):
                     found[head.turn, index] = CallStory(asked, asked.asks is not None)
+            case CallAsked() as head:
+                assert (head.turn, head.index) not in found
+                parent = found[head.turn, head.parent]
+                assert parent.started
+                assert not parent.closed
+                assert parent.asked.host
+                found[head.turn, head.index] = CallStory(head.call, head.call.asks is not None)
             case CallGated() as head:
                 found[head.turn, head.index].asks = head.asks is not None
             case AwaitOpened() as head:
@@ -139,14 +147,18 @@ def one_terminal_and_nothing_after_it(log: Log) -> None:
 def every_call_is_answered_before_the_run_goes_on(log: Log) -> None:
     """K7"""
     waiting: dict[tuple[int, int], list[str]] = {}
+    judged = limits_of(log).policy is not None
     gated = False
     for head in heads(log):
         match head:
             case TurnCompleted():
                 waiting = {(head.turn, index): [] for index in range(len(head.calls))}
-                gated = any(one.gated or one.asks for one in head.calls)
+                gated = judged or any(one.gated or one.asks for one in head.calls)
+            case CallAsked():
+                waiting[head.turn, head.index] = []
+                gated = gated or head.call.gated or head.call.asks is not None
             case CallOpened():
-                if not waiting[head.turn, head.index] and not gated:  # gates decide when they like
+                if not waiting[head.turn, head.index] and not gated:  # gates and policies decide when they like
                     assert all(facts for (_, index), facts in waiting.items() if index < head.index), "out of order"
                 waiting[head.turn, head.index].append("opened")
             case CallClosed():
@@ -206,7 +218,7 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
 
 def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
     """K10"""
-    paused = False
+    paused = out_of_time = False
     now = 0
     deadlines: dict[tuple[int, int] | str, int] = {}
     claimed: set[tuple[int, int]] = set()  # `check_leases` looks at these
@@ -220,6 +232,8 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
                 paused = False
             case TimerFired() as head:
                 now = max(now, head.now)
+            case CapReached(reason="time_budget"):
+                out_of_time = True
             case CallOpened() as head:
                 if head.timeout_us is not None:
                     deadlines[head.turn, head.index] = entry.at + head.timeout_us
@@ -229,7 +243,7 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
                 deadlines.pop((head.turn, head.index), None)
             case CallClosed() as head:
                 deadline = deadlines.pop((head.turn, head.index), None)
-                late = deadline is not None and deadline <= now
+                late = out_of_time or (deadline is not None and deadline <= now)
                 assert not (head.client and head.how == "timeout") or late or (head.turn, head.index) in claimed
             case AwaitOpened() as head:
                 if head.timeout_us is not None:
@@ -315,7 +329,7 @@ def large_results_are_talked_about_once(log: Log) -> None:
     size, told, forced = 0, False, False
     for head in heads(log):
         match head:
-            case CallClosed():
+            case CallClosed() if not head.parent:
                 size += head.size
             case ResultsOverBudget():
                 assert budget is not None

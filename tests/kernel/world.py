@@ -35,6 +35,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitOutcome,
     AwaitPassed,
+    CallAsked,
     CallClosed,
     CallGated,
     CallStarted,
@@ -111,6 +112,7 @@ class Tool(Struct, frozen=True):
     asks: AwaitKind | None = None
     bookkeeping: bool = False
     terminal: bool = False
+    host: bool = False
 
 
 TOOLS = {
@@ -134,6 +136,7 @@ TOOLS = {
         Tool("present_plan", "read", asks="plan"),
         Tool("note", "idempotent", concurrent=True, bookkeeping=True),
         Tool("submit", "idempotent", terminal=True),
+        Tool("code", "read", host=True),
     )
 }
 DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
@@ -172,6 +175,7 @@ class Ask(Struct, frozen=True):
             asks,
             bookkeeping=tool.bookkeeping,
             terminal=tool.terminal,
+            host=tool.host,
         )
 
 
@@ -359,7 +363,25 @@ class World:
             digest=result,
             active_us=0 if one.client else 3,
             size=size,
+            parent="" if one.parent is None else self.state.batch.calls[one.parent].id,
         )
+
+    @property
+    def hosts(self) -> list[RunTool]:
+        """What is running and may ask for further calls."""
+        calls = self.state.batch.calls
+        found = [one for one in self.tool_calls if one.turn == self.state.turn - 1 and one.index < len(calls)]
+        return [one for one in found if calls[one.index].host]
+
+    def ask_further(self, command: RunTool, ask: Ask | str) -> bool:
+        """A call that is running asks for another one."""
+        ask = Ask(ask) if isinstance(ask, str) else ask
+        index = len(self.state.batch.calls)
+        asked = ask.asked(f"c{command.turn}-{index}", gated=self.gated)
+        head = CallAsked(command.turn, index, command.index, asked)
+        if accepts(self.state, head, attempt=command.attempt):
+            self.content.remember_further(ask.final)
+        return self.offer(head, attempt=command.attempt)
 
     def finish(self, command: RunTool, *, how: How = "returned", result: str = "ok", size: int = 0) -> bool:
         self.running.remove(command)

@@ -153,6 +153,9 @@ class HastySink:
     def wanted(self) -> bool:
         return self._inner.wanted()
 
+    def take(self, outcome: Outcome) -> bool:
+        return self._inner.take(outcome)
+
     def full(self) -> bool:
         return self._inner.full()
 

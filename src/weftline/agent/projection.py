@@ -75,7 +75,14 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
     if head.blocked:
         return None
     args = object_of(bodies.decode_opened(body).args)
-    return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
+    return events.CallOpened(
+        call_id=head.id,
+        name=head.name,
+        args=args,
+        turn=head.turn,
+        client=head.client,
+        parent_call=head.parent or None,
+    )
 
 
 def _claimed(head: CallClaimed, body: bytes) -> AnyEvent | None:
@@ -120,6 +127,7 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         ok=not head.is_error,
         result=text,
         how=head.how,
+        parent_call=head.parent or None,
         failure=_failure(head, closed, text) if head.is_error else None,
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
     )

@@ -275,6 +275,7 @@ class _Told:
                 result=event.result,
                 how=head.how,
                 turn=head.turn,
+                parent_call=head.parent or None,
                 failure=_failure(event, bodies.decode_closed(body).failure),
                 telemetry=event.telemetry,
             )

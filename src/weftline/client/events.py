@@ -113,6 +113,7 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "max_calls": ("maxCalls",),
     "call_index": ("callIndex",),
     "call_id": ("toolUseId",),
+    "parent_call": ("parentToolUseId",),
     "child_id": ("childRunId",),
     "lease_ms": ("leaseMs",),
     "cost_usd": ("costUsd",),

@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     AwaitClosed,
     AwaitOpened,
     AwaitPassed,
+    CallAsked,
     CallClosed,
     CallGated,
     CallStarted,
@@ -43,6 +44,8 @@ _ANSWERS = frozenset[How]({"returned", "failed"})
 """How a client may close a call; all else is for the kernel to say."""
 MAX_QUEUED = 256
 """Messages that may be waiting for one run at a time."""
+MAX_NESTED = 1_000
+"""Calls of one turn that other calls may ask for."""
 
 
 def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
@@ -70,6 +73,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return leases.accepts(s, head)
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
+    if type(head) is CallAsked:
+        return _asks_further(s, head, attempt)
     if type(head) is ChildEnded:
         waiting = _call(s, head)
         return waiting is not None and waiting.waits_for_child
@@ -168,6 +173,17 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
         return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1
     lost = call.stage == "started" and call.lost and call.effect == "reconcile"
     return lost and call.attempt == attempt and head.attempt == attempt + 1
+
+
+def _asks_further(s: State, head: CallAsked, attempt: int) -> bool:
+    """A call that is under way asks for another one."""
+    batch = s.batch
+    if s.control.cancel or head.turn != s.turn - 1 or head.index != len(batch.calls) or batch.nested >= MAX_NESTED:
+        return False
+    if not 0 <= head.parent < len(batch.calls):
+        return False
+    parent = batch.calls[head.parent]
+    return parent.host and parent.stage == "started" and not parent.lost and parent.attempt == attempt
 
 
 def _awaits_check(s: State) -> bool:

@@ -19,6 +19,7 @@ from weftline.kernel.entries import (
     AskedCall,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -38,27 +39,51 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     calls: list[Call] = []
     concurrent = True
     for one in wanted:
-        child = "" if one.child else None
-        calls.append(
-            Call(
-                one.id,
-                one.name,
-                one.digest,
-                one.verdict,
-                one.effect,
-                one.client,
-                gated=one.gated,
-                child=child,
-                asks=one.asks,
-                bookkeeping=one.bookkeeping,
-                terminal=one.terminal,
-            )
-        )
+        calls.append(_asked(one))
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
     gated = sum([call.gated for call in calls])
     batch = Batch(tuple(calls), concurrent, asked=len(calls), gated=gated, unclosed=len(calls))
     return replace(batch, next=next_waiting(batch.calls, 0))
+
+
+def _asked(one: AskedCall) -> Call:
+    return Call(
+        one.id,
+        one.name,
+        one.digest,
+        one.verdict,
+        one.effect,
+        one.client,
+        gated=one.gated,
+        child="" if one.child else None,
+        asks=one.asks,
+        bookkeeping=one.bookkeeping,
+        terminal=one.terminal,
+        host=one.host,
+    )
+
+
+def asked_further(s: State, head: CallAsked) -> State | None:
+    """The state after the fact; None if it cannot be true. Those below work the same way."""
+    batch = s.batch
+    if head.turn != s.turn - 1 or head.index != len(batch.calls) or not 0 <= head.parent < head.index:
+        return None
+    parent = batch.calls[head.parent]
+    if not parent.host or parent.stage != "started":
+        return None
+    call = replace(_asked(head.call), parent=head.parent, concurrent=head.call.concurrent, host=False, terminal=False)
+    batch = replace(
+        batch,
+        calls=(*batch.calls, call),
+        asked=batch.asked + 1,
+        gated=batch.gated + call.gated,
+        unclosed=batch.unclosed + 1,
+        nested=batch.nested + 1,
+    )
+    if call.client is not None and batch.next == head.index:
+        batch = replace(batch, next=head.index + 1)
+    return replace(s, version=s.version + 1, batch=batch)
 
 
 def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
@@ -80,7 +105,6 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
 
 
 def gated(s: State, head: CallGated) -> State | None:
-    """The state after the fact; None if it cannot be true of the call. The next four work the same way."""
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
@@ -244,13 +268,14 @@ def closed(s: State, head: CallClosed) -> State | None:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
     if batch.unclosed == 1:
-        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, calls)), calls)
+        own = calls[: len(calls) - batch.nested] if batch.nested else calls
+        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, own)), calls)
     batch = replace(
         batch,
         unclosed=batch.unclosed - 1,
         running=running,
         next=_cursor(batch, calls, head.index),
-        bytes=batch.bytes + max(head.size, 0),
+        bytes=batch.bytes + (max(head.size, 0) if call.parent is None else 0),
     )
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return policies.call_closed(after, call, head)
@@ -351,7 +376,8 @@ def _recovered(kept: Guards, calls: Sequence[Call]) -> Guards:
     """What the failures of a batch that is over mean for the next turn: to finish goes before to correct a call, and
     that before to do without its tool.
     """
-    failed = [call for call in calls if call.recovery is not None]
+    # What code calls is its own to correct or to do without.
+    failed = [call for call in calls if call.recovery == "finish" or (call.recovery and call.parent is None)]
     if not failed:
         return replace(kept, withheld=()) if kept.withheld else kept
     correctable = {call.name for call in failed if call.recovery == "correct_call"}

@@ -36,6 +36,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "instructions.rendered": bodies.decode_rendered,
     "deploy.adopted": bodies.decode_rendered,
     "output.rejected": bodies.decode_text,
+    "call.asked": bodies.decode_asked,
     "call.gated": bodies.decode_gated,
     "await.opened": bodies.decode_await,
     "await.closed": bodies.decode_answer,

@@ -29,6 +29,10 @@ from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTake
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
+from weftline.kernel.words import ANSWERS as ANSWERS
+from weftline.kernel.words import EXECUTED as EXECUTED
+from weftline.kernel.words import OF_RUN as OF_RUN
+from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
 FORMAT = 5
@@ -60,56 +64,6 @@ FinalReason: TypeAlias = Literal[
     "policy",
     "tool_failure",
 ]
-How: TypeAlias = Literal[
-    "returned",
-    "failed",
-    "timeout",
-    "unknown",
-    "invalid",
-    "budget",
-    "loop",
-    "skipped",
-    "in_doubt",
-    "repeat_of_doubt",
-    "cancelled",
-    "not_run",
-    "blocked",
-    "answered",
-    "denied",
-    "excluded",
-    "cap",
-]
-"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
-
-A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`). A
-person may have answered, too, or have refused it (`denied`). The run's policy may not have the tool (`excluded`), or
-no room for the call (`cap`).
-"""
-Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
-"""What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "deploy"]
-"""What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off. One kind is about the run itself: whether it
-may go on with other code than before.
-"""
-AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
-"""How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
-
-Of a call in doubt: it did not happen and may begin again (`approved`), it happened (`answered`), or nobody knows
-(`denied`).
-"""
-ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
-    "confirm": frozenset({"approved", "denied"}),
-    "question": frozenset({"answered", "denied"}),
-    "plan": frozenset({"approved", "answered", "denied"}),
-    "doubt": frozenset({"approved", "answered", "denied"}),
-    "deploy": frozenset({"approved", "denied"}),
-}
-"""What a person may say to an await of each kind."""
-OF_RUN = -1
-"""The `index` of an await that is about no call."""
-
-EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -210,6 +164,8 @@ class AskedCall(Head, frozen=True):
     """No cap counts it, and it may finish within the grace after the time budget."""
     terminal: bool = False
     """The run ends with it, if it succeeds."""
+    host: bool = False
+    """It may ask for further calls while it runs."""
 
 
 class Parent(Head, frozen=True):
@@ -321,6 +277,19 @@ class OutputAccepted(Head, frozen=True, tag="output.accepted"):
     turn: int
 
 
+class CallAsked(Head, frozen=True, tag="call.asked"):
+    """A running call of the turn, the `parent`, asks for another one. Body: `AskedBody`, its final arguments.
+
+    Its index is the next one of the turn: from here on it is a call like any other, but its result is the parent's to
+    read and not the model's.
+    """
+
+    turn: int
+    index: int
+    parent: int
+    call: AskedCall
+
+
 class Over(Head, frozen=True):
     """A call beyond a budget that code of the agent's keeps, counted from 1."""
 
@@ -397,6 +366,8 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     timeout_us: int | None = None
     """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
+    parent: str = ""
+    """The id of the call that asked for it, if it was not the model."""
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
@@ -452,6 +423,8 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    parent: str = ""
+    """As in `call.opened`."""
     kind: FailureKind | None = None
     """Of a failure, unless it follows from `how`."""
     recovery: Recovery | None = None
@@ -534,6 +507,7 @@ Fact: TypeAlias = (
     | TurnCompleted
     | OutputRejected
     | OutputAccepted
+    | CallAsked
     | CallGated
     | AwaitOpened
     | AwaitPassed

@@ -30,6 +30,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitPassed,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -218,6 +219,10 @@ def _output_accepted(s: State, head: OutputAccepted, at: int) -> State:
     return replace(s, version=s.version + 1, answer=replace(s.answer, accepted=True))
 
 
+def _call_asked(s: State, head: CallAsked, at: int) -> State:
+    return calls.asked_further(s, head) or _broken(s, f"call {head.turn}.{head.index} was asked for out of turn")
+
+
 def _call_gated(s: State, head: CallGated, at: int) -> State:
     return calls.gated(s, head) or _stray(s, head)
 
@@ -385,6 +390,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     TurnCompleted: _turn_completed,
     OutputRejected: _output_rejected,
     OutputAccepted: _output_accepted,
+    CallAsked: _call_asked,
     CallGated: _call_gated,
     AwaitOpened: _await_opened,
     AwaitPassed: _await_passed,

@@ -40,7 +40,7 @@ def unclaimed(s: State, head: CallUnclaimed) -> State | None:
 def _fallen_back(s: State, head: CallUnclaimed, call: Call) -> State:
     """It is a server-side call from here on. Nothing runs beside it: its tool was not asked whether it may."""
     calls, batch = list(s.batch.calls), s.batch
-    calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0)
+    calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
     left = {id: question for id, question in s.questions.open.items() if id != head.id}
     questions = replace(s.questions, open=left)
     return replace(

@@ -219,11 +219,11 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
-    failure = _misfit(work, head.index) if head.how == "invalid" else None
+    failure = work.conversation.asked(head.index).failure if head.how == "invalid" else None
     head = with_failure(head, failure)
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or _invalid(work, head.index)),)
+        parts = (Text(text or work.conversation.asked(head.index).invalid),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -231,17 +231,6 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     if size := size_of(work, parts):
         head = replace(head, size=size)
     return Draft(head, closed_body(work, head.index, parts, failure=failure))
-
-
-def _misfit(work: WorkingSet, index: int) -> Failure | None:
-    """What the pipeline found out about arguments that do not fit."""
-    turn = work.conversation.turn
-    return turn.calls[index].failure if turn is not None and index < len(turn.calls) else None
-
-
-def _invalid(work: WorkingSet, index: int) -> str:
-    turn = work.conversation.turn
-    return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:

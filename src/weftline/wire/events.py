@@ -33,6 +33,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitPassed,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -374,15 +375,8 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_opened(body)
     if head.client is None:
-        return "tool_call", encode(
-            {
-                "toolUseId": head.id,
-                "name": head.name,
-                "input": content.args,
-                "args": content.args,
-                "turn": head.turn,
-            }
-        )
+        shown = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
+        return "tool_call", encode(shown | {"turn": head.turn} | _parent(head))
     return "local_tool_call", _offered(head, content)
 
 
@@ -396,6 +390,8 @@ def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> by
     }
     if isinstance(head, CallUnclaimed):
         payload["attempt"] = head.attempt
+    else:
+        payload |= _parent(head)
     encoded = encode(payload)
     if content.echo is not UNSET and bytes(content.echo) != b"{}":
         encoded = encoded[:-1] + b"," + bytes(content.echo)[1:]
@@ -417,6 +413,11 @@ def _unclaimed(head: CallUnclaimed, body: bytes) -> tuple[str, bytes]:
     return "local_tool_fallback", encode(payload)
 
 
+def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
+    """The call that asked for this one, if it was not the model."""
+    return {"parentToolUseId": head.parent} if head.parent else {}
+
+
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
@@ -424,7 +425,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
         answer: dict[str, Any] = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
         answer = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
-        return "local_tool_result_in", encode(answer | _about(head, content, text))
+        return "local_tool_result_in", encode(answer | _about(head, content, text) | _parent(head))
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
@@ -434,6 +435,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
+        **_parent(head),
     }
     payload |= _about(head, content, text)
     if head.how == "in_doubt":
@@ -545,6 +547,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         AttemptFailed,
         OutputAccepted,
         ResultsOverBudget,
+        CallAsked,
         CallGated,
         AwaitPassed,
         MessageQueued,
