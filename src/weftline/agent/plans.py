@@ -164,6 +164,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         on_local_timeout=sent.limits.on_local_timeout,
         leases=sent.limits.leases,
+        in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
     )
     return replace(
         plan,

@@ -9,6 +9,7 @@ First come, first served; a refused fact changes nothing.
 from __future__ import annotations
 
 from weftline.kernel import leases, policies
+from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -137,7 +138,7 @@ def _answers(s: State, head: AwaitClosed) -> bool:
 def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
     """A tool that was asked about a call begun before a crash does not know, and the run's rule is to ask a person."""
     call = _call(s, head)
-    if call is None or s.control.cancel or head.kind != "doubt" or s.limits.in_doubt != "ask":
+    if call is None or s.control.cancel or head.kind != "doubt" or not asks_about_doubt(s, call):
         return False
     lost = call.stage == "started" and call.lost and call.effect == "reconcile" and call.attempt == attempt
     return lost and not call.awaiting and head.id not in s.questions.open

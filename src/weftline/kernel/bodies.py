@@ -110,6 +110,10 @@ class AwaitBody(Struct, omit_defaults=True):
     args: Raw
     options: tuple[str, ...] = ()
     multiple: bool = False
+    key: str = ""
+    """Of a call in doubt: its idempotency key."""
+    called_at: int = 0
+    """And when it was begun."""
 
 
 class Pattern(Struct, omit_defaults=True):

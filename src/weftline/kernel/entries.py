@@ -160,6 +160,8 @@ class AskedCall(Head, frozen=True):
     asks: Asks | None = None
     allowed_by: str = ""
     """The await whose approval covers this call too, so that nobody is asked."""
+    in_doubt: Literal["report", "ask"] | None = None
+    """What its tool wants if a crash cuts it off, in place of what the run says."""
     bookkeeping: bool = False
     """No cap counts it, and it may finish within the grace after the time budget."""
     terminal: bool = False

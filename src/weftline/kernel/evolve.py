@@ -248,7 +248,7 @@ def _call_opened(s: State, head: CallOpened, at: int) -> State:
 
 
 def _call_started(s: State, head: CallStarted, at: int) -> State:
-    return calls.started(s, head) or _stray(s, head)
+    return calls.started(s, head, at) or _stray(s, head)
 
 
 def _call_claimed(s: State, head: CallClaimed, at: int) -> State:

@@ -187,6 +187,7 @@ class WorkingSet:
         "run_id",
         "secrets",
         "session_id",
+        "store_id",
         "toolbox",
         "workspace_slug",
     )
@@ -204,6 +205,8 @@ class WorkingSet:
         self.toolbox: Toolbox | None = None
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
+        self.store_id = ""
+        """Of the store that the run is in, once it is opened."""
         self.session_id: str | None = None
         self.answering: Assembler | None = None
         """What the current attempt has brought so far, or one that an earlier process began; None before its first

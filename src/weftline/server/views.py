@@ -142,6 +142,8 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         body.multiple,
         responses.iso(one.opened_at),
         None if one.deadline_at is None else responses.iso(one.deadline_at),
+        body.key or UNSET,
+        responses.iso(body.called_at) if body.called_at else UNSET,
         damage.error_code(damaged),
     )
 

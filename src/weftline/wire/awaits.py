@@ -37,6 +37,10 @@ class OpenAwait(Struct, rename="camel"):
     multiple: bool
     opened_at: _Time
     expires_at: _Time | None
+    idempotency_key: str | UnsetType = UNSET
+    """Of a call in doubt."""
+    called_at: _Time | UnsetType = UNSET
+    """And when it was begun."""
     error_code: str | UnsetType = UNSET
     """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 

@@ -65,7 +65,7 @@ from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import preview_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
-from weftline.wire.responses import tokens, usage_triple
+from weftline.wire.responses import iso, tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
     {
@@ -211,6 +211,10 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
         "digest": head.digest,
         "turn": head.turn,
     }
+    if asked.key:
+        payload["idempotencyKey"] = asked.key
+    if asked.called_at:
+        payload["calledAt"] = iso(asked.called_at)
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
     return "await_opened", encode(payload)

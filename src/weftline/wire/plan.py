@@ -179,6 +179,7 @@ class _Budgets(Struct, rename="camel"):
     max_tool_turns_exceeded: Literal["error", "finalize"] | None = None
     local_tool_timeout_ms: int | None = None
     on_local_tool_timeout: Literal["end", "report"] | None = None
+    in_doubt: Literal["report", "ask"] | None = None
     on_lease_lost: OnLost | None = None
     lease_fallbacks: dict[str, str] | None = None
 
@@ -261,6 +262,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         policy=None if sent.policy is None else sent.policy.rule,
         interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
         leases=_leases(budgets),
+        in_doubt=budgets.in_doubt or "report",
     )
 
 
