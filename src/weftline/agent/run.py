@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
 
 from weftline.agent.bubbling import Cursor, with_children
+from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -14,9 +15,17 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AnyEvent, CallFinished, TextDelta, TurnFinished, TurnRestarted
 from weftline.failure import Failure
 from weftline.kernel import bodies
-from weftline.kernel.context import ContextRestored
-from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
-from weftline.messages import Message
+from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
+from weftline.kernel.entries import (
+    AttemptFailed,
+    CallClosed,
+    HistoryPinned,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Message, Usage
 from weftline.plan import decode_plan
 from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
@@ -78,6 +87,14 @@ class Run(Generic[OutputT]):
         async for batch in self._batches(after=seq):
             for event in events_of(batch):
                 yield event
+
+    async def entries(self, *, after: int = 0, limit: int = 100) -> LogPage:
+        """A page of the run's log, oldest entry first: up to `limit` entries after the given `seq`, as they are stored.
+
+        Raises `InvalidRequest` for a limit below 1, and `NotFound` for an unknown run.
+        """
+        host = await self._engine.runtime()
+        return await log_page(host.logs, await self._key(), self.id, after=after, limit=limit)
 
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
         return Run[object](self._engine, run_id, output=None).events()
@@ -199,12 +216,16 @@ class Run(Generic[OutputT]):
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
         await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
 
-    async def answer(self, await_id: str, value: Any, *, by: str = NAMELESS) -> None:
+    async def answer(
+        self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
+    ) -> None:
         """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
 
         Several questions of one call are answered with a list, in their order, or with a text that answers them all.
+        The answer to a clarification is a text, which the model reads; an empty one lets it go on without. `labels` are
+        kept with the answer.
         """
-        await self._say(await_id, Answer(outcome="answered", value=value), by=by)
+        await self._say(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
 
     def below(self, run_id: str) -> Run[object]:
         """A run that this one, or one below it, began: to answer what it asks."""
@@ -238,6 +259,7 @@ class _Told:
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
+        self._own = Usage()
         self._began_us = 0
         self._ended_us = 0
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
@@ -256,6 +278,8 @@ class _Told:
                     self.pinned = head.upto
                 case CallClosed():
                     self._take_call(head, item.body)
+                case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
+                    self._own += head.usage
                 case RunEnded():
                     self._end = head, bodies.decode_ended(item.body)
                     self._ended_us = item.at
@@ -264,7 +288,7 @@ class _Told:
             self._conversation.take(head, item.body)
 
     def _take_call(self, head: CallClosed, body: bytes) -> None:
-        event = finished_call(head, body)
+        event, closed = finished_call(head, body), bodies.decode_closed(body)
         args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
         self._calls.append(
             CallRecord(
@@ -276,8 +300,10 @@ class _Told:
                 how=head.how,
                 turn=head.turn,
                 parent_call=head.parent or None,
-                failure=_failure(event, bodies.decode_closed(body).failure),
+                failure=_failure(event, closed.failure),
                 telemetry=event.telemetry,
+                bounds=closed.bounds,
+                server_data=closed.server_data,
             )
         )
 
@@ -298,12 +324,14 @@ class _Told:
             new_messages=tuple(messages[self._given :]),
             calls=tuple(self._calls),
             usage=head.usage,
+            own_usage=self._own,
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
             turns=head.turns,
             attempts=head.attempts,
             elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
+            provider_failure=ended.provider,
             reason=head.reason,
         )
 

@@ -14,9 +14,9 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Failure
+from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -110,6 +110,10 @@ class AwaitBody(Struct, omit_defaults=True):
     args: Raw
     options: tuple[str, ...] = ()
     multiple: bool = False
+    by_tool: bool = False
+    """The call has begun, and its tool asks in place of giving a result."""
+    clarification: Clarification | None = None
+    """What a failed call lacks."""
     key: str = ""
     """Of a call in doubt: its idempotency key."""
     called_at: int = 0
@@ -139,6 +143,8 @@ class AnswerBody(Struct, omit_defaults=True):
     remember: Pattern | None = None
     sent: str = ""
     """Digest of the answer as it was given: whoever gives it again is told the same."""
+    labels: dict[str, str] = {}
+    """Whoever answered has given it these."""
 
 
 class RenderedBody(Struct, omit_defaults=True):
@@ -180,6 +186,10 @@ class ClosedBody(Struct, omit_defaults=True):
     """Of an error: what is known about it besides its text and how the call was closed."""
     telemetry: Telemetry | None = None
     """What the call took, as far as its tool has said so."""
+    bounds: Bounds | None = None
+    """Of a part of something larger."""
+    server_data: tuple[ServerData, ...] = ()
+    """What no model reads."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
@@ -232,12 +242,25 @@ class SummaryBody(Struct, omit_defaults=True):
     """The one that wrote it."""
 
 
+class ProviderFailure(Struct, frozen=True, omit_defaults=True):
+    """What a model's provider failed with: the kind is one of our classes, code and status are its own."""
+
+    provider: str
+    operation: str
+    """`chat`, as traces call it."""
+    kind: str
+    retryable: bool
+    code: str | None = None
+    status: int | None = None
+
+
 class EndedBody(Struct, omit_defaults=True):
-    """Of `run.ended`, and of `child.ended` in the parent's log."""
+    """Of `run.ended`, and of `child.ended` in the parent's log. `provider` is that of a run that a model call ended."""
 
     text: str = ""
     error: str = ""
     partial_text: str | None = None
+    provider: ProviderFailure | None = None
 
 
 class ProviderNote(Struct):

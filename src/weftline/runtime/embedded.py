@@ -45,7 +45,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
-from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
+from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
@@ -433,6 +433,9 @@ class EmbeddedEngine(StoredRuns):
             await self._opener.open_tools(run)
             args = await edited(run, name, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
+        elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
+            await self._opener.open_tools(run)
+            run = await self._residents.load(key)
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo

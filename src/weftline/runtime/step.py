@@ -38,7 +38,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
@@ -164,12 +164,16 @@ def closed_body(
     state: Raw | UnsetType = UNSET,
     failure: Failure | None = None,
     telemetry: Telemetry | None = None,
+    bounds: Bounds | None = None,
+    server_data: tuple[ServerData, ...] = (),
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry))
+    return bodies.encode(
+        bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data)
+    )
 
 
 def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:
@@ -278,4 +282,17 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if text:
         return bodies.encode(bodies.EndedBody(error=text))
     error = conversation.failure or "The model could not be reached or gave no usable answer."
-    return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.partial or None))
+    return bodies.encode(
+        bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=_provider_failure(work, head))
+    )
+
+
+def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:
+    """What the provider said about the failure that ends the run, if it is one of a model call."""
+    failed = work.conversation.failed
+    if failed is None or failed[0].cls != head.code:
+        return None
+    attempt, body = failed
+    return bodies.ProviderFailure(
+        head.model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
+    )
