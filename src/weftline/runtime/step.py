@@ -44,7 +44,7 @@ from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
-from weftline.runtime.reserving import weighed
+from weftline.runtime.reserving import budget_body, weighed
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
@@ -135,6 +135,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(_as_strict_as_now(state, work, head))
         case CallClosed():
             return _closed(state, work, head, new.text)
+        case AwaitOpened(kind="budget"):
+            return Draft(head, bodies.encode(budget_body(state)))
         case AwaitOpened():
             return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptFailed():
