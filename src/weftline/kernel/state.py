@@ -172,6 +172,8 @@ class Control(Room, frozen=True):
 
     paused: bool = False
     cancel: str = ""
+    """Why it is to end, once somebody has said so."""
+    cancelled_by: str = ""
     queue: tuple[Queued, ...] = ()
     held_by: str = ""
     """The open await about the run itself: nothing begins before it is answered."""

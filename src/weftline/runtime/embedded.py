@@ -460,8 +460,8 @@ class EmbeddedEngine(StoredRuns):
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        if run.state.open_children:
-            await self._until_ended(run)  # they go first
+        if not run.state.ended:
+            await self._until_ended(run)  # what is under way is stopped first, and children end first
             run = await self._residents.load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
