@@ -369,9 +369,21 @@ class State(Room, frozen=True):
     @property
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
+        batch = self.batch
+        return self._waits(all(batch.calls[index].awaiting for index in batch.running), children=False)
+
+    @property
+    def waits_for_children(self) -> bool:
+        """Whether nothing moves before a child run has ended, or a person has answered."""
+        running = [self.batch.calls[index] for index in self.batch.running]
+        still = all(call.awaiting or call.waits_for_child for call in running)
+        return self._waits(still and any(call.waits_for_child for call in running), children=True)
+
+    def _waits(self, still: bool, *, children: bool) -> bool:
+        """Whether no call begins, if those that have begun stand `still`."""
         batch, limits = self.batch, self.limits
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
-        if not asked or not all(batch.calls[index].awaiting for index in batch.running):
+        if not still or not (asked or children):
             return False
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
@@ -379,7 +391,10 @@ class State(Room, frozen=True):
             return True  # nothing begins beside a call in doubt
         if not batch.running and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
-        return all(call.stage == "closed" or call.awaiting or call.offered for call in batch.calls)
+        return all(
+            call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child)
+            for call in batch.calls
+        )
 
     @property
     def depth(self) -> int:
