@@ -23,10 +23,12 @@ BASE = frozenset(
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
+    | {"weftline.prompts_code"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
     | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
+    | {"weftline.prompts_code"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
 )
 """No clock, no disk, no network, no chance."""
@@ -76,6 +78,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.prompts_code": frozenset(),
     "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),
     "weftline.prompts_behavior": frozenset(),
@@ -86,8 +89,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.wire": MIDDLE | {"weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
-    "weftline.tools": MIDDLE | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base"},
-    "weftline.sandbox": MIDDLE | {"weftline.tools.base"},
+    "weftline.tools": MIDDLE
+    | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base", "weftline.sandbox"},
+    "weftline.sandbox": MIDDLE,
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.threads", "weftline.sandbox"},

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
+from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
     Assistant,
@@ -41,8 +42,10 @@ from weftline.plan import (
     RunPlan,
     ServerRef,
     StoredRef,
+    agent_of,
     decode_plan,
     encode_plan,
+    may_name_agent,
 )
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
@@ -139,7 +142,8 @@ VERSION_5 = replace(
 EXAMPLE = replace(
     VERSION_5,
     v=6,
-    limits=replace(VERSION_5.limits, on_deploy="pin"),
+    tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
+    limits=replace(VERSION_5.limits, on_deploy="pin", leases=LeaseRule("fallback", {"ask": "weather"})),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
 
@@ -284,6 +288,23 @@ def test_a_kind_of_tool_that_this_code_does_not_know_is_refused() -> None:
 def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_plan(stored)
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_plan_that_may_not_name_an_agent_has_none(path: Path) -> None:
+    assert agent_of(path.read_bytes()) is not None
+    assert may_name_agent(path.read_bytes())
+
+
+def test_nothing_else_that_a_plan_has_is_taken_for_its_agent() -> None:
+    schema = Raw(b'{"default":{"a":"b","code":"x","digests":{"code":null}}}')
+    plan = RunPlan(messages=(User.of('"code":"x"'),), tools=(LocalRef("a", "", schema),), metadata={"code": "1"})
+    rests = replace(plan, digests=Digests("5f1c", "0b7e", "a901"))
+    for one in (replace(plan, tools=(), metadata={}), replace(rests, metadata={})):
+        assert not may_name_agent(encode_plan(one))
+    for one in (plan, rests):
+        assert may_name_agent(encode_plan(replace(one, code="billing")))
+        assert may_name_agent(encode_plan(replace(one, agent_id="agent_1")))
 
 
 if __name__ == "__main__":

@@ -143,6 +143,17 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ),
     ("tool_gone", ("look",), "Not executed: look is no longer available. Use another tool, or answer without it."),
     (
+        "client_gone",
+        ("look",),
+        "Error: the client that was carrying out look is gone, and nobody else has taken its place.",
+    ),
+    (
+        "no_fallback",
+        ("look", "it needs the approval of a person"),
+        "Error: the client that was carrying out this call is gone, and look cannot take its place: "
+        "it needs the approval of a person.",
+    ),
+    (
         "in_doubt",
         ("pay",),
         "Aborted: this call to pay was cut off while it was under way, and it is not known whether it took "

@@ -60,6 +60,7 @@ PUBLIC = [
     "asgi",
     "ask_in_terminal",
     "ask_user",
+    "code",
     "compose_presets",
     "files",
     "hook",

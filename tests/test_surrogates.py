@@ -14,6 +14,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import CallStart, Chunk, Finish, TextDelta, ThinkingDelta, ThinkingDone, UsageUpdate
 from weftline.providers.whole_pairs import WholePairs
 from weftline.runtime.deltas import Deltas
+from weftline.runtime.services import Outcome
 from weftline.surrogates import whole, whole_json
 
 HIGH, LOW = "\ud83d", "\ude00"
@@ -118,6 +119,9 @@ class Sink:
     async def durable(self) -> None: ...
     def wanted(self) -> bool:
         return True
+
+    def take(self, outcome: Outcome) -> bool:
+        return False
 
     def full(self) -> bool:
         return False

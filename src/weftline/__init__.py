@@ -64,6 +64,7 @@ __all__ = [
     "asgi",
     "ask_in_terminal",
     "ask_user",
+    "code",
     "compose_presets",
     "files",
     "hook",
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from weftline.outcome import Telemetry
     from weftline.server.mounted import asgi
     from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.builtin.code import code
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
@@ -181,6 +183,7 @@ else:
         "asgi": "weftline.server.mounted",
         "ask_in_terminal": "weftline.agent.terminal",
         "ask_user": "weftline.tools.builtin.people",
+        "code": "weftline.tools.builtin.code",
         "compose_presets": "weftline.agent.preset",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",

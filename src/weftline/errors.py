@@ -51,6 +51,8 @@ TABLE: dict[str, Row] = {
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "thread_ended": Row(409, False, "Create a new session."),
+    "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
+    "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),
     "idempotency_conflict": Row(409, False, "Use a new Idempotency-Key for a different request."),
     "conflict": Row(409, False, "Read the current state and decide again."),
     "too_many_active_skills": Row(409, False, "Deactivate a skill first, or raise max_active."),

@@ -75,13 +75,37 @@ class TurnFinished(Event, frozen=True):
 
 
 class CallOpened(Event, frozen=True):
-    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out."""
+    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
+    offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
+
+    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself.
+    """
 
     call_id: str
     name: str
     args: dict[str, Any] = {}
     turn: int = 0
     client: str | None = None
+    parent_call: str | None = None
+    attempt: int = 1
+
+
+class CallClaimed(Event, frozen=True):
+    """A client has a call to itself, for `lease_ms` milliseconds and for as long as it sends heartbeats."""
+
+    call_id: str
+    name: str = ""
+    by: str = ""
+    lease_ms: int = 0
+
+
+class CallFellBack(Event, frozen=True):
+    """The client that had claimed a call is gone: `fallback`, a tool of the server, carries it out."""
+
+    call_id: str
+    name: str = ""
+    fallback: str = ""
+    turn: int = 0
 
 
 class CallFinished(Event, frozen=True):
@@ -95,6 +119,7 @@ class CallFinished(Event, frozen=True):
     ok: bool
     result: str = ""
     how: str = "returned"
+    parent_call: str | None = None
     failure: CallFailure | None = None
     telemetry: Telemetry = Telemetry(0)
 
@@ -156,7 +181,7 @@ class Note(Event, frozen=True):
 
 
 class AwaitOpened(Event, frozen=True):
-    """A person is asked about a call. `kind` is `confirm`, `question`, `plan` or `doubt`."""
+    """A person is asked about a call or a run. `kind` is `confirm`, `question`, `plan`, `doubt` or `deploy`."""
 
     id: str
     kind: str
@@ -299,6 +324,8 @@ AnyEvent: TypeAlias = (
     | TurnRestarted
     | TurnFinished
     | CallOpened
+    | CallClaimed
+    | CallFellBack
     | CallFinished
     | ChildStarted
     | ChildEnded

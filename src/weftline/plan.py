@@ -10,7 +10,7 @@ how to read it.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
@@ -35,6 +35,8 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     output_schema: Raw | UnsetType = UNSET
     long_running: bool = False
     tags: tuple[str, ...] = ()
+    effect: Literal["read", "idempotent", "once"] | None = None
+    """What carrying out a call twice would mean. A `once` call whose client is gone is in doubt, not offered again."""
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):
@@ -175,7 +177,8 @@ decode_outline = Decoder(PlanOutline).decode
 
 def may_name_agent(stored: bytes) -> bool:
     """Whether something that has a stored plan in it could have the plan of an agent. False proves that it has not."""
-    return b'"agent_id":"' in stored or b'"code":"' in stored
+    # `code` follows an object or a number. That of the digests follows a text, and is nobody's name.
+    return b'"agent_id":"' in stored or stored.count(b'"code":"') > stored.count(b'","code":"')
 
 
 def agent_of(stored: bytes | Raw) -> str | None:

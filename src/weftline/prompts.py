@@ -142,6 +142,14 @@ def tool_gone(tool: str) -> str:
 # In place of a result: the call began
 
 
+def client_gone(tool: str) -> str:
+    return f"Error: the client that was carrying out {tool} is gone, and nobody else has taken its place."
+
+
+def no_fallback(tool: str, why: str) -> str:
+    return f"Error: the client that was carrying out this call is gone, and {tool} cannot take its place: {why}."
+
+
 def in_doubt(tool: str) -> str:
     return (
         f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "

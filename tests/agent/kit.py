@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weftline import Agent, Limits
+from weftline.agent.run import Run
+from weftline.events import AwaitOpened
 from weftline.messages import Message, ToolResults, User
 from weftline.providers.base import ModelRequest
 from weftline.testing import ScriptedModel
@@ -16,6 +18,14 @@ def scripted(*turns: Any, tools: Sequence[Any], **options: Any) -> tuple[Agent[A
     model = ScriptedModel([*turns, "Done."])
     options.setdefault("limits", Limits(loop_soft=0))
     return Agent(model, tools=tools, **options), model
+
+
+async def asked(run: Run[Any]) -> AwaitOpened:
+    """The first question of a run to people."""
+    async for event in run:
+        if isinstance(event, AwaitOpened):
+            return event
+    raise AssertionError("nobody was asked")
 
 
 def results_in(messages: Sequence[Message]) -> list[str]:

@@ -64,6 +64,7 @@ KNOBS: dict[str, st.SearchStrategy[Any]] = {
     "cache": st.booleans(),
     "compact_strategy": st.sampled_from(["off", "tail"]),
     "compact_keep_turns": st.integers(0, 9),
+    "keep_recent_turns": st.integers(1, 9),
     "tool_output_budget_bytes": st.integers(0, 9),
     "tool_disclosure": st.sampled_from(["eager", "lazy"]),
     "tool_budgets": st.dictionaries(st.sampled_from("ab"), st.integers(0, 3).map(ToolBudget)),
@@ -96,6 +97,7 @@ def test_what_is_stored_of_a_behavior_is_read_back(behavior: Behavior) -> None:
     "knobs",
     [
         {"compact_keep_turns": -1},
+        {"keep_recent_turns": 0},
         {"compact_strategy": "head"},
         {"tool_output_budget_bytes": -1},
         {"tool_output_budget_bytes": True},

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, ToolGate, hook, tool
+from weftline import Agent, Conflict, Engine, Limits, ToolGate, hook, tool
+from weftline.agent.asking import Await
 from weftline.agent.options import RunOptions
+from weftline.errors import InvalidRequest
+from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.deploys import Change, DeployAdopted, Digests
 from weftline.kernel.entries import decode_fact
@@ -143,7 +146,7 @@ def test_the_source_of_what_has_none_is_its_name() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_deploy is one of adopt, pin"):
+    with pytest.raises(ValueError, match="on_deploy is one of adopt, pin, ask"):
         Limits(on_deploy="forget")  # pyright: ignore[reportArgumentType]
 
 
@@ -292,3 +295,94 @@ async def log_of(engine: Engine, run_id: str) -> Sequence[Any]:
     page = await engine.store.log.page(ids.key_of(run_id), after=0, max_bytes=2**20)
     assert page is not None
     return page.items
+
+
+@pytest.mark.requirement("run.deploy.ask")
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_a_run_asks_before_it_goes_on_with_other_code(tmp_path: Path, answer: str) -> None:
+    model = ScriptedModel([calls("pay", amount=5), "Done."])
+    asks = Limits(on_deploy="ask")
+    run_id = await left_behind(tmp_path, model, limits=asks)
+    today = billing(instructions="Other.", limits=asks)
+    async with Engine(tmp_path, agents=[today], models=catalog(model)) as engine:
+        question = await asked(engine, run_id)
+        run = engine.attach(run_id)
+        assert (question.run_id, question.kind, question.name) == (run_id, "deploy", "")
+        assert question.args.keys() == {"prompt", "code"} and question.args["prompt"].keys() == {"before", "after"}
+        assert question.question.startswith("The prompt and code of this run have changed.")
+        assert await run.status() == "paused" and len(model.requests) == 1
+        with pytest.raises(InvalidRequest, match="deploy cannot be answered"):
+            await run.answer(question.id, "yes")
+        with pytest.raises(InvalidRequest, match="args"):
+            await run.approve(question.id, args={})
+        if answer == "deny":
+            await run.deny(question.id, "Not this one.", by="ann")
+            result = await run.result()
+            assert (result.status, len(model.requests)) == ("cancelled", 1)
+            assert await adoptions(engine, run_id) == []
+            return
+        await run.approve(question.id, by="ann")
+        assert (await run.result()).text == "Done."
+        (adopted,) = await adoptions(engine, run_id)
+        assert adopted.changed.keys() == {"prompt", "code"}
+        assert await engine.awaits() == []
+    assert [request.system for request in model.requests] == ["Pay.", "Other."]
+
+
+async def asked(engine: Engine, run_id: str, *, times: int = 1) -> Await:
+    """The open question of the run, once it has asked that often."""
+    seen = 0
+    async for event in engine.attach(run_id).events():
+        seen += isinstance(event, AwaitOpened)
+        if seen == times:
+            break
+    (question,) = await engine.awaits()
+    return question
+
+
+@pytest.mark.requirement("run.deploy.ask")
+async def test_an_approval_of_a_deploy_is_for_that_deploy_and_its_question_outlives_a_restart(tmp_path: Path) -> None:
+    model = ScriptedModel([calls("pay", amount=5), "Done."])
+    asks = Limits(on_deploy="ask")
+    run_id = await left_behind(tmp_path, model, limits=asks)
+    second = billing(instructions="Second.", limits=asks)
+    async with Engine(tmp_path, agents=[second], models=catalog(model)) as engine:
+        before = await asked(engine, run_id)
+    third = billing(instructions="Third.", limits=asks)
+    async with Engine(tmp_path, agents=[third], models=catalog(model)) as engine:
+        run = engine.attach(run_id)
+        assert await asked(engine, run_id) == before
+        await run.approve(before.id)
+        now = await asked(engine, run_id, times=2)
+        assert now.id != before.id and now.args["prompt"] != before.args["prompt"]
+        await run.approve(now.id)
+        assert (await run.result()).text == "Done."
+    assert [request.system for request in model.requests] == ["Pay.", "Third."]
+
+
+@pytest.mark.requirement("run.deploy.ask")
+async def test_nobody_is_asked_about_a_run_that_the_deploy_does_not_change(tmp_path: Path) -> None:
+    model = ScriptedModel([calls("pay", amount=5), "Done."])
+    asks, stops = Limits(on_deploy="ask"), Stops()
+    agent = billing(tools=[stops.tool], limits=asks)
+    async with Engine(tmp_path, agents=[agent], models=catalog(model), drain_s=0, code_version="1") as engine:
+        run = await engine.start(agent, "Go.")
+        await stops.begun.wait()
+    today = billing(limits=asks)
+    async with Engine(tmp_path, agents=[today], models=catalog(model), code_version="1") as engine:
+        assert (await engine.attach(run.id).result()).text == "Done."
+        assert await adoptions(engine, run.id) == []
+
+
+@pytest.mark.requirement("run.deploy.ask")
+async def test_a_run_that_is_cancelled_while_it_asks_withdraws_its_question(tmp_path: Path) -> None:
+    model = ScriptedModel([calls("pay", amount=5), "Done."])
+    asks = Limits(on_deploy="ask")
+    run_id = await left_behind(tmp_path, model, limits=asks)
+    async with Engine(tmp_path, agents=[billing(instructions="Other.", limits=asks)], models=catalog(model)) as engine:
+        question = await asked(engine, run_id)
+        await engine.attach(run_id).cancel()
+        assert (await engine.attach(run_id).result()).status == "cancelled"
+        assert await engine.awaits() == []
+        with pytest.raises(Conflict, match="does not need this answer"):
+            await engine.attach(run_id).approve(question.id)

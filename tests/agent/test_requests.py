@@ -13,9 +13,9 @@ from weftline import Agent, Behavior, Skill, ToolGate, keep_recent, skills, tool
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.hooks import BeforeModel, ContextBuilt, ToolAfter
 from weftline.agent.pairs import repaired
-from weftline.agent.shortening import tail_compacted, without_stale_reads
+from weftline.agent.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.errors import Conflict
-from weftline.messages import Assistant, Image, Message, Text, ToolCall, ToolResult, ToolResults, User
+from weftline.messages import Assistant, Image, Message, System, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.providers.base import ModelRequest, ToolSpec
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.results import output_bytes
@@ -134,6 +134,44 @@ async def test_the_stored_conversation_is_not_compacted() -> None:
     stub = len("[The result of look (500 bytes) was left out to save space. Call it again if you still need it.]")
     assert sizes == [[], [500], [500, 501], [stub, stub, 502], [stub, stub, stub, 503]]
     assert [len(text) for text in results_in(result.messages)] == [500, 501, 502, 503]
+
+
+@pytest.mark.requirement("run.history.keep_recent")
+@given(conversations(), st.integers(1, 8), st.booleans())
+def test_recent_turns_keep_pairs_whole_and_the_newest_turn(messages: list[Message], turns: int, lead: bool) -> None:
+    whole = [System("Be kind."), System("Be brief."), *messages] if lead else messages
+    before = list(whole)
+    found = list(recent_turns(whole, turns=turns))
+    assert whole == before
+    assert found[: 2 * lead] == whole[: 2 * lead], "leading system messages stay"
+    said = [index for index, one in enumerate(messages) if isinstance(one, User)]
+    begins: list[int] = said
+    if len(said) == 1:
+        begins = [index for index, one in enumerate(messages) if isinstance(one, Assistant)]
+    if len(begins) <= turns:
+        assert found == whole
+        return
+    rest = found[2 * lead :]
+    assert rest == (messages[:1] if len(said) == 1 else []) + messages[begins[-turns] :]
+    made = [call.id for one in rest if isinstance(one, Assistant) for call in one.calls]
+    given = [one.id for message in rest if isinstance(message, ToolResults) for one in message.results]
+    assert set(given) == set(made) if not isinstance(rest[-1], Assistant) else set(given) <= set(made)
+
+
+@pytest.mark.requirement("run.history.keep_recent")
+async def test_requests_have_the_recent_turns_and_the_stored_conversation_has_all() -> None:
+    agent, model = scripted(
+        *[calls("look", size=n) for n in range(4)], tools=[look], behavior=Behavior(keep_recent_turns=2)
+    )
+    result = await agent.run("Go.")
+    sizes = [[len(text) for text in results_in(request.messages)] for request in model.requests]
+    assert sizes == [[], [0], [0, 1], [1, 2], [2, 3]]
+    assert all(isinstance(request.messages[0], User) for request in model.requests)
+    assert [len(text) for text in results_in(result.messages)] == [0, 1, 2, 3]
+    again, other = scripted(tools=[look], behavior=Behavior(keep_recent_turns=1))
+    await again.run("And now?", messages=result.messages)
+    (only,) = other.requests[0].messages
+    assert isinstance(only, User) and only.text == "And now?"
 
 
 @pytest.mark.requirement("skill.active.kept")

@@ -12,6 +12,7 @@ from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import (
     AttemptFailed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallOpened,
     ChildEnded,
@@ -46,6 +47,8 @@ class Content:
                 return bodies.encode(bodies.CreatedBody(PLAN, SENT))
             case TurnCompleted():
                 return bodies.encode(self.turn)
+            case CallAsked():
+                return bodies.encode(bodies.AskedBody(bytes(self._args(head.index)).decode()))
             case AwaitOpened():
                 return bodies.encode(bodies.AwaitBody("May it?", "c", "wire", self._args(head.index)))
             case CallOpened():
@@ -92,6 +95,10 @@ class Content:
         }
         self.turn = bodies.turn_body(Assistant(tuple(parts)), args=final, invalid=invalid)
         self.args = bodies.turn_args(self.turn)
+
+    def remember_further(self, final: bytes) -> None:
+        """The arguments of a call that another call asks for."""
+        self.args.append(final)
 
     def _args(self, index: int) -> Raw:
         return Raw(self.args[index]) if index < len(self.args) else Raw(b"{}")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Asks, AwaitOutcome, Effect, How, Limits, Over, Verdict
+from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyDecided, PolicyRule
 from weftline.kernel.state import (
     CallModel,
@@ -54,6 +55,7 @@ ARGS: tuple[dict[str, object], ...] = ({}, {}, {"x": 1}, {"x": 1}, {"x": 2}, {"b
 VERDICTS: tuple[Verdict, ...] = ("ok", "ok", "ok", "unknown", "invalid", "blocked", "answered")
 SAID: tuple[AwaitOutcome, ...] = ("approved", "approved", "denied", "answered")
 SUMMARIES = (CompactionRule(), CompactionRule(at_tokens=100), CompactionRule(at_tokens=40, at_turns=9))
+LEASES = (LeaseRule("error"), LeaseRule("fallback", {"local_read": "look"}))
 EFFECTS: tuple[Effect, ...] = ("read", "idempotent", "reconcile", "once")
 
 
@@ -108,6 +110,7 @@ def some_limits(c: Choices) -> Limits:
         in_doubt=c.of(("report", "ask")),
         compaction=c.of((None, None, *SUMMARIES)),
         policy=some_policy(c) if c.chance(2) else None,
+        leases=c.of((None, *LEASES, LEASES[1])),
     )
 
 
@@ -187,6 +190,8 @@ def something_happens(world: World, c: Choices) -> None:
     elif kind in (10, 11, 12):
         if waiting := clients_asked(world):
             world.answer(c.of(waiting), c.of(("ok", "other")))
+    elif kind in (20, 21, 22) and (waiting := clients_asked(world)):
+        a_client_claims(world, c, c.of(waiting))
     elif kind in (16, 17, 18, 19) and world.awaits:
         world.say(c.of(SAID), c.of(world.awaits), digest=c.of(("", "", "", "edited")))
     elif kind in (13, 14, 15) and world.children:
@@ -201,6 +206,19 @@ def something_happens(world: World, c: Choices) -> None:
         world.resume()
 
 
+def a_client_claims(world: World, c: Choices, index: int) -> None:
+    token = c.of(("ann", "ben"))
+    match c.number(6):
+        case 0:
+            world.release(index)
+        case 1:
+            world.claim(index, token, lease_us=3 * SECOND, renewed=True)
+        case 2:
+            world.answer(index, token=token)
+        case _:
+            world.claim(index, token, lease_us=c.of((2, SECOND, 30 * SECOND)))
+
+
 def work_ends(world: World, c: Choices) -> None:
     command = c.of(world.running)
     match command:
@@ -211,6 +229,8 @@ def work_ends(world: World, c: Choices) -> None:
             world, command
         ):
             world.running.remove(command)
+        case RunTool() if command in world.hosts and c.number(4):
+            world.ask_further(command, Ask(c.of(NAMES), c.of(ARGS)))
         case RunTool():
             how, result = some_tool_end(c)
             world.finish(command, how=how, result=result, size=10 * c.number(4))

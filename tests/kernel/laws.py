@@ -22,6 +22,7 @@ from weftline.kernel.entries import (
     AwaitClosed,
     AwaitOpened,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -41,8 +42,10 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached
 from weftline.messages import Usage
+from weftline.testing.simulation.leases import check_leases
 from weftline.testing.simulation.policies import check_policy
 
 from .world import Entry
@@ -74,6 +77,10 @@ class CallStory(Struct):
     asks: bool = False
     """Whether it needs a person."""
     approvals: list[tuple[Entry, AwaitClosed]] = field(default_factory=list[tuple[Entry, AwaitClosed]])
+    fallback: str = ""
+    """The tool that carries it out in its client's place."""
+    lost: bool = False
+    """Its client had claimed it and is gone."""
     doubts_lifted: int = 0
     """How often a person said that it did not happen."""
     opened: list[Opened] = field(default_factory=list[Opened])
@@ -92,6 +99,13 @@ def stories(log: Log) -> dict[tuple[int, int], CallStory]:
             case TurnCompleted() as head:
                 for index, asked in enumerate(head.calls):
                     found[head.turn, index] = CallStory(asked, asked.asks is not None)
+            case CallAsked() as head:
+                assert (head.turn, head.index) not in found
+                parent = found[head.turn, head.parent]
+                assert parent.started
+                assert not parent.closed
+                assert parent.asked.host
+                found[head.turn, head.index] = CallStory(head.call, head.call.asks is not None)
             case CallGated() as head:
                 found[head.turn, head.index].asks = head.asks is not None
             case AwaitOpened() as head:
@@ -99,6 +113,10 @@ def stories(log: Log) -> dict[tuple[int, int], CallStory]:
             case AwaitClosed(outcome="approved") as head:
                 found[head.turn, head.index].approvals.append((entry, head))
                 found[head.turn, head.index].doubts_lifted += kinds[head.id] == "doubt"
+            case CallClaimed() as head:
+                found[head.turn, head.index].lost = True
+            case CallUnclaimed() as head:
+                found[head.turn, head.index].fallback = head.fallback
             case CallOpened() as head:
                 found[head.turn, head.index].opened.append(Opened(entry.at, head))
             case CallStarted() as head:
@@ -129,14 +147,18 @@ def one_terminal_and_nothing_after_it(log: Log) -> None:
 def every_call_is_answered_before_the_run_goes_on(log: Log) -> None:
     """K7"""
     waiting: dict[tuple[int, int], list[str]] = {}
+    judged = limits_of(log).policy is not None
     gated = False
     for head in heads(log):
         match head:
             case TurnCompleted():
                 waiting = {(head.turn, index): [] for index in range(len(head.calls))}
-                gated = any(one.gated or one.asks for one in head.calls)
+                gated = judged or any(one.gated or one.asks for one in head.calls)
+            case CallAsked():
+                waiting[head.turn, head.index] = []
+                gated = gated or head.call.gated or head.call.asks is not None
             case CallOpened():
-                if not waiting[head.turn, head.index] and not gated:  # gates decide when they like
+                if not waiting[head.turn, head.index] and not gated:  # gates and policies decide when they like
                     assert all(facts for (_, index), facts in waiting.items() if index < head.index), "out of order"
                 waiting[head.turn, head.index].append("opened")
             case CallClosed():
@@ -153,12 +175,14 @@ def calls_open_before_they_start_and_close_once(log: Log) -> None:
         assert len(story.opened) <= 1, key
         assert len(story.closed) <= 1, key
         assert not story.started or (story.opened and not story.opened[0].head.blocked), key
-        assert not (story.started and story.asked.client), key
+        assert not (story.started and story.asked.client) or story.fallback, key
         if not story.closed:
             continue
         how = story.closed[0].head.how
         if how == "in_doubt":
             lost = story.started and story.started[-1].epoch < story.closed[0].epoch
+            if story.asked.client and story.lost and not story.fallback:
+                continue  # `check_leases` looks at it
             assert story.started, key
             cut = any(isinstance(head, CapReached) for head in heads(log)[: story.closed[0].position])
             assert lost or cut or _only_closings_until_the_end(log, story.closed[0].position), key
@@ -194,9 +218,10 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
 
 def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
     """K10"""
-    paused = False
+    paused = out_of_time = False
     now = 0
     deadlines: dict[tuple[int, int] | str, int] = {}
+    claimed: set[tuple[int, int]] = set()  # `check_leases` looks at these
     for entry in log:
         match entry.head:
             case RunPaused():
@@ -207,12 +232,19 @@ def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
                 paused = False
             case TimerFired() as head:
                 now = max(now, head.now)
+            case CapReached(reason="time_budget"):
+                out_of_time = True
             case CallOpened() as head:
                 if head.timeout_us is not None:
                     deadlines[head.turn, head.index] = entry.at + head.timeout_us
+            case CallClaimed() as head:
+                claimed.add((head.turn, head.index))
+            case CallUnclaimed(fallback=str(tool)) as head if tool:
+                deadlines.pop((head.turn, head.index), None)
             case CallClosed() as head:
                 deadline = deadlines.pop((head.turn, head.index), None)
-                assert not (head.client and head.how == "timeout") or (deadline is not None and deadline <= now)
+                late = out_of_time or (deadline is not None and deadline <= now)
+                assert not (head.client and head.how == "timeout") or late or (head.turn, head.index) in claimed
             case AwaitOpened() as head:
                 if head.timeout_us is not None:
                     deadlines[head.id] = entry.at + head.timeout_us
@@ -297,7 +329,7 @@ def large_results_are_talked_about_once(log: Log) -> None:
     size, told, forced = 0, False, False
     for head in heads(log):
         match head:
-            case CallClosed():
+            case CallClosed() if not head.parent:
                 size += head.size
             case ResultsOverBudget():
                 assert budget is not None
@@ -345,7 +377,9 @@ def no_call_starts_twice_but_by_right(log: Log) -> None:
         for position, adopted in adoptions:
             begun = any(one.position < position for one in story.started)
             ended = any(one.position < position for one in story.closed)
-            strict = adopted.effects.get(story.asked.name, "once") == "once" and not story.doubts_lifted
+            strict = (
+                adopted.effects.get(story.fallback or story.asked.name, "once") == "once" and not story.doubts_lifted
+            )
             if begun and not ended and strict:
                 assert all(one.position < position for one in story.started), key
 
@@ -521,6 +555,7 @@ LAWS = (
     summaries_end_once_and_never_the_run,
     an_overflow_is_answered_by_one_summary_in_a_turn,
     check_policy,
+    check_leases,
 )
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import AwaitOutcome, Effect, How, Limits, Verdict
+from weftline.kernel.entries import AwaitOutcome, Effect, How, Limits, TurnCompleted, Verdict
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import (
     CallModel,
@@ -185,6 +185,12 @@ class RunMachine(RuleBasedStateMachine):
         work = [*self.world.tool_calls, *self.world.reconciles]
         self.tool_ends(work[which % len(work)], how, answer)
 
+    @precondition(lambda self: self.world.hosts)
+    @rule(which=st.integers(0, 1), ask=asks)
+    def code_asks_for_a_call(self, which: int, ask: Ask) -> None:
+        hosts = self.world.hosts
+        self.world.ask_further(hosts[which % len(hosts)], ask)
+
     def tool_ends(self, command: RunTool | Reconcile, how: How, answer: Answer) -> None:
         if not still_stands(self.world, command):
             self.world.running.remove(command)
@@ -264,7 +270,14 @@ class RunMachine(RuleBasedStateMachine):
         """K14"""
         asked = (Reconcile, Consult, ConsultAwait, StartChild, FinishChild, CheckOutput)  # again after a crash
         begun = [command for command in self.world.begun if not isinstance(command, asked)]
+        # What asks for other calls is carried out again, and answered from the log, when it had to wait.
+        begun = [command for command in begun if not (isinstance(command, RunTool) and self.is_host(command))]
         assert len(set(begun)) == len(begun)
+
+    def is_host(self, command: RunTool) -> bool:
+        turns = {head.turn: head for head in self.world.heads(TurnCompleted)}
+        calls = turns[command.turn].calls
+        return command.index < len(calls) and calls[command.index].host
 
     @invariant()
     def the_state_stays_small(self) -> None:

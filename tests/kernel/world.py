@@ -35,6 +35,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitOutcome,
     AwaitPassed,
+    CallAsked,
     CallClosed,
     CallGated,
     CallStarted,
@@ -59,6 +60,8 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
+from weftline.kernel.lease import CallClaimed
+from weftline.kernel.leases import given_back
 from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -109,6 +112,7 @@ class Tool(Struct, frozen=True):
     asks: AwaitKind | None = None
     bookkeeping: bool = False
     terminal: bool = False
+    host: bool = False
 
 
 TOOLS = {
@@ -132,6 +136,7 @@ TOOLS = {
         Tool("present_plan", "read", asks="plan"),
         Tool("note", "idempotent", concurrent=True, bookkeeping=True),
         Tool("submit", "idempotent", terminal=True),
+        Tool("code", "read", host=True),
     )
 }
 DECLARED: dict[str, Effect] = {name: tool.effect for name, tool in TOOLS.items()}
@@ -170,6 +175,7 @@ class Ask(Struct, frozen=True):
             asks,
             bookkeeping=tool.bookkeeping,
             terminal=tool.terminal,
+            host=tool.host,
         )
 
 
@@ -357,7 +363,25 @@ class World:
             digest=result,
             active_us=0 if one.client else 3,
             size=size,
+            parent="" if one.parent is None else self.state.batch.calls[one.parent].id,
         )
+
+    @property
+    def hosts(self) -> list[RunTool]:
+        """What is running and may ask for further calls."""
+        calls = self.state.batch.calls
+        found = [one for one in self.tool_calls if one.turn == self.state.turn - 1 and one.index < len(calls)]
+        return [one for one in found if calls[one.index].host]
+
+    def ask_further(self, command: RunTool, ask: Ask | str) -> bool:
+        """A call that is running asks for another one."""
+        ask = Ask(ask) if isinstance(ask, str) else ask
+        index = len(self.state.batch.calls)
+        asked = ask.asked(f"c{command.turn}-{index}", gated=self.gated)
+        head = CallAsked(command.turn, index, command.index, asked)
+        if accepts(self.state, head, attempt=command.attempt):
+            self.content.remember_further(ask.final)
+        return self.offer(head, attempt=command.attempt)
 
     def finish(self, command: RunTool, *, how: How = "returned", result: str = "ok", size: int = 0) -> bool:
         self.running.remove(command)
@@ -512,8 +536,21 @@ class World:
 
     # People and clients.
 
-    def answer(self, index: int, result: str = "ok") -> bool:
-        return self.offer(self.closing(index, result=result))
+    def answer(self, index: int, result: str = "ok", *, token: str | None = None) -> bool:
+        """A client answers, by default the one that has the call to itself, if one has."""
+        question = self.state.questions.open.get(self.state.batch.calls[index].id)
+        lease = None if question is None else question.lease
+        if token is None:
+            token = lease.token if lease is not None and not lease.lost else ""
+        return self.offer(replace(self.closing(index, result=result), lease=token))
+
+    def claim(self, index: int, token: str, *, lease_us: int = 30_000_000, renewed: bool = False) -> bool:
+        one = self.state.batch.calls[index]
+        return self.offer(CallClaimed(self.state.turn - 1, index, one.id, one.name, token, lease_us, "", renewed))
+
+    def release(self, index: int) -> bool:
+        question = self.state.questions.open.get(self.state.batch.calls[index].id)
+        return question is not None and self.offer(given_back(self.state, question, "released"))
 
     @property
     def awaits(self) -> list[str]:

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from weftline.messages import Usage
+from weftline.providers.catalog import Catalog
+from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.pricing import Price, PriceOverride, Prices
 
 USAGE = Usage(input=1_000_000, cached=400_000, cache_write=100_000, output=200_000, reasoning=50_000)
@@ -76,7 +78,9 @@ def test_what_nobody_knows_has_no_price_and_no_cost(provider: str, model: str) -
 
 
 async def test_the_table_can_be_loaded_ahead() -> None:
-    await Prices().preload()
+    catalog = Catalog()
+    catalog.add(OpenAIChat(profile="groq", api_key="k"))
+    await catalog.preload()
     assert "genai_prices.data" in sys.modules
 
 
@@ -84,8 +88,17 @@ def test_without_the_extra_there_are_only_overrides_and_nothing_is_imported_befo
     code = """
 import sys
 from weftline.messages import Usage
+from weftline.providers.catalog import Catalog
+from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.pricing import Price, PriceOverride, Prices
 assert not any(name.partition(".")[0] in ("genai_prices", "httpx", "httpx2", "pydantic") for name in sys.modules)
+import asyncio
+from weftline.providers.catalog import Catalog
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+catalog = Catalog()
+catalog.add(ScriptedProvider(parse_scripts(b'{"hello": {"turns": [{"text": "x"}]}}')))
+asyncio.run(catalog.preload())  # a script has no price
+assert "genai_prices" not in sys.modules
 sys.modules["genai_prices"] = None
 prices = Prices([PriceOverride("lab", "m", Price(input_per_1m_usd=1.0))])
 assert prices.price(provider="openai", model="gpt-5") is None

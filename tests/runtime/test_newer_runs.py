@@ -66,6 +66,7 @@ def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
     run.items[place] = Stored(item.seq, item.at, item.kind, item.head, item.body.replace(old, new))
 
 
+@pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("name", [*NEWS, "a part of a message", "a part of the plan"])
 async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage_otherwise(name: str) -> None:
     disk = MemoryDisk()
@@ -75,6 +76,8 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
         row = await older.find(run_id, workspace=space)
         assert (unsupported(row), row.ended_at) == (f"log format {FORMAT + 1}", None)
+        page = await older.logs.page(row.key, after=0, max_bytes=2**20)
+        assert page is not None and page.items == log, "readers get it as it is stored"
         with pytest.raises(Conflict) as refused:
             await older.answer(row.key, "call_0_0", ToolOutput.of("42"))
         assert refused.value.code == "unsupported_run"

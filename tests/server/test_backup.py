@@ -17,7 +17,11 @@ import apsw
 import pytest
 
 from commands import Done, weftline_beside
-from weftline.store import open_store
+from weftline.kernel.entries import decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import State
+from weftline.store import open_for_reading, open_store
+from weftline.store.base import RunFilter
 from weftline.store.secrets import KEY_FILE
 from weftline.store.sqlite.drafts import draft_of
 from weftline.testing import ServerProcess
@@ -69,6 +73,7 @@ async def noted(notes: Path, count: int) -> list[str]:
     return sorted(lines)
 
 
+@pytest.mark.requirement("run.log.backup")
 async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no_effect(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
@@ -133,6 +138,7 @@ async def test_a_restored_store_moves_nothing_before_it_is_let_go_and_repeats_no
         assert (await api.get("/readyz")).status == 200
 
 
+@pytest.mark.requirement("run.log.backup")
 async def test_a_backup_is_one_moment_of_a_store_that_is_being_written(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
@@ -151,6 +157,21 @@ async def test_a_backup_is_one_moment_of_a_store_that_is_being_written(
                    + (SELECT coalesce(sum(count), 0) FROM deltas WHERE run = key)"""
         assert db.execute(holes).fetchall() == []
         db.close()
+        await folds(tmp_path / f"b{number}", len(runs))
+
+
+async def folds(store: Path, runs: int) -> None:
+    """Every run in a store has a log that folds, to the status that its row has."""
+    reader = open_for_reading(store)
+    try:
+        rows = await reader.log.runs(RunFilter())
+        assert len(rows) == runs
+        for row in rows:
+            facts = [(fact.at, decode_fact.decode(fact.head)) for fact in await reader.log.facts(row.key)]
+            state = fold(State(), facts)
+            assert not state.broken and state.ended is (row.ended_at is not None)
+    finally:
+        await reader.close()
 
 
 async def test_a_backup_has_the_keys_that_its_secrets_need(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.server.routes import awaits, calls, forks, health, models, root, runs, sessions, workspaces
+from weftline.server.routes import awaits, calls, forks, health, leases, models, root, runs, sessions, workspaces
 from weftline.wire import events
 
 from .kit import Api, Frame, Json, local_tool
@@ -70,6 +70,9 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
     run = await api.start("lookup", tools=[local_tool()])
     async with api.stream(run) as stream:
         call = await stream.until("local_tool_call")
+        leased = await api.post(f"agent-runs/{run}/tool-leases", {"toolUseId": call["toolUseId"]})
+        given = {"toolUseId": call["toolUseId"], "token": leased.json["token"]}
+        await api.post(f"agent-runs/{run}/tool-leases/release", given)
         await api.answer(run, call["toolUseId"], result="x")
         logs.append(await stream.rest())
     paying = await api.start("pay", tools=[{"kind": "server", "name": "pay"}])
@@ -89,6 +92,7 @@ async def test_the_page_has_every_field_that_real_runs_show(api: Api, project_ro
     undocumented = {kind: fields - page[kind] for kind, fields in seen.items() if fields - page[kind]}
     assert undocumented == {}
     assert seen.keys() == page.keys() - {
+        "local_tool_fallback",
         "run_paused",
         "run_resumed",
         "tool_progress",
@@ -108,6 +112,7 @@ def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_heal
     routes = (
         *runs.ROUTES,
         *awaits.ROUTES,
+        *leases.ROUTES,
         *calls.ROUTES,
         *forks.ROUTES,
         *sessions.ROUTES,

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import apsw
+import pytest
 
 from commands import weftline_beside
 from weftline.testing import ServerProcess
@@ -35,6 +36,7 @@ async def ask(api: Api, **more: Any) -> tuple[str, str]:
         return run, (await stream.until("local_tool_call"))["toolUseId"]
 
 
+@pytest.mark.requirement("run.log.newer_entry")
 async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:

@@ -12,12 +12,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from store.planted import EpochsOnlyForWorkInFlight
+from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import turn_args
+from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired, TurnCompleted
 from weftline.kernel.state import ActiveTime, Call, Command, RunTool, State
 from weftline.runtime import step as stepping
 from weftline.runtime.alarm import Alarm
+from weftline.runtime.answers import closed_by_client
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
@@ -33,6 +36,7 @@ from weftline.testing.simulation.server import WallClock
 from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.world import Life
+from weftline.tools.base import ToolOutput
 
 NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
@@ -148,6 +152,9 @@ class HastySink:
 
     def wanted(self) -> bool:
         return self._inner.wanted()
+
+    def take(self, outcome: Outcome) -> bool:
+        return self._inner.take(outcome)
 
     def full(self) -> bool:
         return self._inner.full()
@@ -414,6 +421,43 @@ class LosesThePlaceOfSlowReaders(EmbeddedEngine):
         return followed
 
 
+# In leases
+
+
+class AnybodyAnswers(EmbeddedEngine):
+    """Whoever answers a call first has answered it, whoever has claimed it."""
+
+    async def answer(
+        self,
+        key: int,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+        token: str = "",
+    ) -> bool:
+        run = await self._residents.load(key)
+        question = None if run.state.ended else open_question(run.state, call_id)
+        if question is None:
+            return await super().answer(key, call_id, output)
+        draft = closed_by_client(run, question, output, message_id="", idempotency_key="")
+        await self._append_all(run, (draft,))
+        return True
+
+
+def _in_a_hurry(state: State) -> State:
+    """A lease is over after half of its time."""
+    asked = {
+        id: replace(one, lease=replace(one.lease, until=one.lease.until - one.lease.lease_us // 2))
+        if one.lease
+        else one
+        for id, one in state.questions.open.items()
+    }
+    questions = replace(state.questions, open=asked)
+    return replace(state, questions=replace(questions, due_at=earliest_deadline(questions)))
+
+
 # In policies
 
 
@@ -494,6 +538,8 @@ BUGS = (
     Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=2),
     Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
     Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
+    Bug("anybody_answers", "L1", engine=AnybodyAnswers, first_seed=3),
+    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), first_seed=3),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
 

@@ -8,6 +8,8 @@ import asyncio
 import errno
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
@@ -319,6 +321,7 @@ def test_migrations_are_numbered_from_one_without_holes() -> None:
     assert [number for number, _ in migrations()] == list(range(1, len(migrations()) + 1))
 
 
+@pytest.mark.requirement("run.deploy.upgrade")
 def test_a_newer_store_is_refused_and_left_untouched(tmp_path: Path) -> None:
     """F64."""
     path = tmp_path / "store"
@@ -348,6 +351,34 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     assert "added" in names and "half" not in names and not db.in_transaction
     migrate(db, path=tmp_path, steps=[*migrations(), good, cured])
     assert (schema_version(db), list(db.execute("SELECT a FROM half"))) == (newest + 2, [(2,)])
+    db.close()
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from weftline.store.sqlite.connection import connect, migrate, migrations
+
+folder = Path(sys.argv[1])
+db = connect(folder / "weftline.db")
+db.create_scalar_function("kill", lambda: os._exit(9))
+newest, _ = migrations()[-1]
+steps = [(newest + 1, "CREATE TABLE added (a)"), (newest + 2, "CREATE TABLE half (a); SELECT kill()")]
+migrate(db, path=folder, steps=[*migrations(), *steps])
+"""
+
+
+@pytest.mark.requirement("run.deploy.upgrade")
+def test_a_migration_that_is_killed_in_the_middle_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    newest, _ = migrations()[-1]
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], timeout=60)
+    assert killed.returncode == 9
+    db = connect(tmp_path / "weftline.db")
+    assert schema_version(db) == newest + 1, "the step before it is whole and is not made again"
+    steps = [(newest + 1, "CREATE TABLE added (a)"), (newest + 2, "CREATE TABLE half (a)")]
+    for _ in range(2):
+        migrate(db, path=tmp_path, steps=[*migrations(), *steps])
+        assert (schema_version(db), list(db.execute("SELECT * FROM half"))) == (newest + 2, [])
     db.close()
 
 

@@ -30,7 +30,8 @@ class Await(Struct, frozen=True, kw_only=True):
     run_id: str
     id: str
     kind: AwaitKind
-    """`confirm`, `question`, `plan` or `doubt`: what became of a call that a crash cut off."""
+    """`confirm`, `question`, `plan`, `doubt`: what became of a call that a crash cut off, or `deploy`: whether the run
+    may go on with other code than before. `args` then has what has changed, and there is no call."""
     question: str
     name: str
     """The tool's."""

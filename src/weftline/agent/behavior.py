@@ -114,6 +114,8 @@ class Behavior:
     """With `tail`: how many of the latest turns keep their results."""
     compaction: Compaction | None = None
     """When a model sums up the older messages for all requests from then on."""
+    keep_recent_turns: int | None = None
+    """Requests have only this many of the latest turns, after leading system messages. What is stored stays whole."""
     elide_stale_reads: bool | None = None
     """Whether requests have a stub in place of what was read from a file that was changed later."""
     persist_threshold_bytes: int | None = None
@@ -185,6 +187,7 @@ _LEAST: Final = {
     "tool_output_budget_bytes": 0,
     "compact_threshold_bytes": 0,
     "compact_keep_turns": 0,
+    "keep_recent_turns": 1,
     "persist_threshold_bytes": 0,
     "reasoning_budget_tokens": 0,
 }

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.asking import Await
 from weftline.agent.attached import parts_of
 from weftline.agent.child_plans import ChildPlans, subagents_of
 from weftline.agent.code import AgentCode
@@ -27,7 +26,7 @@ from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
 from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
-from weftline.agent.listing import facts_of, open_awaits, unclaimed_runs
+from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options
 from weftline.agent.plans import plan_of
@@ -35,17 +34,15 @@ from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
-from weftline.agent.threads import Thread
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
+from weftline.agent.watched import WatchedRuns
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_message
-from weftline.kernel.entries import AwaitKind
 from weftline.messages import Blob, Message, Text, User
 from weftline.plan import RunPlan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.deploys import is_at_home
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store import open_store
@@ -69,7 +66,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(EndedRuns):
+class Engine(WatchedRuns, EndedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -367,30 +364,6 @@ class Engine(EndedRuns):
     def attach(self, run_id: str, agent: Definition[OutputT, Any] | None = None) -> Run[OutputT]:
         """A run by its id, whoever started it. With its agent the result is typed."""
         return Run(self, run_id, output=None if agent is None else agent.output_type)
-
-    async def awaits(
-        self,
-        *,
-        run_id: str | None = None,
-        agent: str | None = None,
-        kinds: Sequence[AwaitKind] = (),
-    ) -> list[Await]:
-        """What people are asked at the moment, by all runs of the engine's workspace or by some.
-
-        `run_id` stands for the run and all runs below it.
-        """
-        host = await self.runtime()
-        root = None if run_id is None else await self.locate(run_id)
-        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
-        return [one for one in found if agent is None or one.agent == agent]
-
-    async def unclaimed(self) -> list[str]:
-        """The unfinished runs whose agents are not registered here, newest first. They wait."""
-        return await unclaimed_runs(await self.runtime(), self._workspace, knows=partial(is_at_home, tools=self._tools))
-
-    def thread(self, name: str) -> Thread:
-        """A conversation by its name."""
-        return Thread(self, name)
 
     @asynccontextmanager
     async def owned(self, run: Run[Any]) -> AsyncGenerator[None]:

@@ -76,7 +76,7 @@ class FactPoints:
                 self._open[fact.turn] = len(fact.calls)
                 if not fact.calls:
                     await self._done(fact.turn, calls=False)
-            case CallClosed() if fact.turn in self._open:
+            case CallClosed() if fact.turn in self._open and not fact.parent:
                 self._open[fact.turn] -= 1
                 if not self._open[fact.turn]:
                     await self._done(fact.turn, calls=True)

@@ -163,6 +163,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         on_local_timeout=sent.limits.on_local_timeout,
+        leases=sent.limits.leases,
     )
     return replace(
         plan,

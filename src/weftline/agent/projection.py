@@ -17,6 +17,7 @@ from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import telemetry_of
@@ -74,7 +75,29 @@ def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
     if head.blocked:
         return None
     args = object_of(bodies.decode_opened(body).args)
-    return events.CallOpened(call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client)
+    return events.CallOpened(
+        call_id=head.id,
+        name=head.name,
+        args=args,
+        turn=head.turn,
+        client=head.client,
+        parent_call=head.parent or None,
+    )
+
+
+def _claimed(head: CallClaimed, body: bytes) -> AnyEvent | None:
+    if head.renewed:
+        return None
+    return events.CallClaimed(call_id=head.id, name=head.name, by=head.by, lease_ms=head.lease_us // 1000)
+
+
+def _unclaimed(head: CallUnclaimed, body: bytes) -> AnyEvent:
+    if head.fallback:
+        return events.CallFellBack(call_id=head.id, name=head.name, fallback=head.fallback, turn=head.turn)
+    args = object_of(bodies.decode_opened(body).args)
+    return events.CallOpened(
+        call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client, attempt=head.attempt
+    )
 
 
 def _child_started(head: log.CallStarted, body: bytes) -> AnyEvent | None:
@@ -104,6 +127,7 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         ok=not head.is_error,
         result=text,
         how=head.how,
+        parent_call=head.parent or None,
         failure=_failure(head, closed, text) if head.is_error else None,
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
     )
@@ -220,6 +244,8 @@ _FACTS: dict[type[Fact], Callable[[Any, bytes], AnyEvent | None]] = {
     log.CallStarted: _child_started,
     log.ChildEnded: _child_ended,
     log.CallOpened: _opened,
+    CallClaimed: _claimed,
+    CallUnclaimed: _unclaimed,
     log.CallClosed: finished_call,
     log.AwaitOpened: _asked,
     log.AwaitClosed: _answered,

@@ -32,6 +32,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     result: str
     how: str
     turn: int
+    parent_call: str | None = None
+    """The id of the call that asked for it, if it was code of the model's and not the model itself."""
     failure: Failure | None = None
     """Of a call without `ok`: its kind, what is to follow, a hint, and the causes."""
     telemetry: Telemetry = Telemetry(0)

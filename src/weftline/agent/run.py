@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
 
-from weftline.agent.bubbling import with_children
+from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -63,17 +63,19 @@ class Run(Generic[OutputT]):
     def __aiter__(self) -> AsyncIterator[AnyEvent]:
         return self.events()
 
-    async def events(self, *, after: int = 0, children: bool = False) -> AsyncIterator[AnyEvent]:
+    async def events(self, *, after: int | Cursor = 0, children: bool = False) -> AsyncIterator[AnyEvent]:
         """The events of the run after the given `seq`, from the log and then live.
 
         With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
-        child that had not ended by then is followed from its beginning.
+        child that had not ended by then is followed from its beginning. To go on where you left, note the `seq` of the
+        last event of each run, and give all of them as `after={run_id: seq, …}`.
         """
         if children:
             async for event in with_children(self.id, self._of_run, after=after):
                 yield event
             return
-        async for batch in self._batches(after=after):
+        seq = after if isinstance(after, int) else after.get(self.id, 0)
+        async for batch in self._batches(after=seq):
             for event in events_of(batch):
                 yield event
 
@@ -273,6 +275,7 @@ class _Told:
                 result=event.result,
                 how=head.how,
                 turn=head.turn,
+                parent_call=head.parent or None,
                 failure=_failure(event, bodies.decode_closed(body).failure),
                 telemetry=event.telemetry,
             )

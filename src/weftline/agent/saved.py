@@ -11,6 +11,7 @@ from msgspec import Struct
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
+    CallAsked,
     CallClosed,
     CallGated,
     FinalForced,
@@ -34,6 +35,7 @@ KINDS = tuple(
         for fact in (
             RunCreated,
             TurnCompleted,
+            CallAsked,
             CallGated,
             CallClosed,
             LoopDetected,

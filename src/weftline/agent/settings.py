@@ -69,7 +69,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     call that did not begin by then is asked about again. With `four_eyes` whoever requested the run may not approve its
     calls. `in_doubt` says who is told about a call that a crash cut off: the model (`report`), or a person (`ask`).
     `on_deploy` is what becomes of a durable run whose prompt, tools or code are others when it is carried on: it goes
-    on with them (`adopt`), or waits for a process that has those it began with (`pin`).
+    on with them (`adopt`), waits for a process that has those it began with (`pin`), or asks a person (`ask`).
     """
 
     max_turns: int | None = None

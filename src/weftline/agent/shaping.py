@@ -13,7 +13,7 @@ from weftline.agent.calling import Hooks
 from weftline.agent.context import RunContext
 from weftline.agent.frame import Frame
 from weftline.agent.pairs import repaired
-from weftline.agent.shortening import tail_compacted, without_stale_reads
+from weftline.agent.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.agent.skills.activation import SkillActivations, stored_contents
 from weftline.messages import Message
 from weftline.providers.base import ModelRequest
@@ -59,6 +59,8 @@ class RequestShaper:
 
     def _shortened(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> Sequence[Message]:
         behavior = self._frame.behavior
+        if behavior.keep_recent_turns is not None:
+            messages = recent_turns(messages, turns=behavior.keep_recent_turns)
         if behavior.elide_stale_reads:
             messages = without_stale_reads(messages)
         if behavior.compact_strategy == "tail":

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline import prompts_behavior as prompts
-from weftline.messages import Assistant, Message, Text, ToolResult, ToolResults, User
+from weftline.messages import Assistant, Message, System, Text, ToolResult, ToolResults, User
 from weftline.tools.results import output_bytes
 
 READS: Final = frozenset({"read_file"})
@@ -58,6 +58,21 @@ def keep_recent(messages: Sequence[Message], *, turns: int) -> list[Message]:
         return list(messages)
     asked = next((one for one in reversed(messages[:first]) if isinstance(one, User)), None)
     return [*([] if asked is None else [asked]), *messages[first:]]
+
+
+def recent_turns(messages: Sequence[Message], *, turns: int) -> Sequence[Message]:
+    """The leading system messages and the last `turns` turns; the very same messages if there are no more.
+
+    A turn begins at what somebody said. If that is a single message, it stays, since it is what the run is about, and
+    each answer of the model begins a turn. A call is never without its result, nor a result without its call.
+    """
+    lead = next((index for index, one in enumerate(messages) if not isinstance(one, System)), len(messages))
+    said = [index for index, one in enumerate(messages) if isinstance(one, User) and not one.injected]
+    starts = said if len(said) > 1 else [index for index, one in enumerate(messages) if isinstance(one, Assistant)]
+    if len(starts) <= turns:
+        return messages
+    asked = [messages[index] for index in said if len(said) == 1 and lead <= index < starts[-turns]]
+    return [*messages[:lead], *asked, *messages[starts[-turns] :]]
 
 
 def _start_of_turns(messages: Sequence[Message], turns: int) -> int:

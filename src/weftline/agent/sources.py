@@ -34,7 +34,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset
+from weftline.tools.base import Tool, Toolset, is_host
 
 logger = logging.getLogger(__name__)
 
@@ -320,6 +320,9 @@ class AgentTools:
                 if lazy:
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
+        for name, one in list(tools.items()):
+            if (bind := getattr(one, "of", None)) is not None and is_host(one):
+                tools[name] = bind(tools, shown=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
             if name in tools:

@@ -85,6 +85,8 @@ class _Spans:
         self._calls: dict[int, Span] = {}
         """Of the present turn, by index; those without a result."""
         self._unclosed = 0
+        self._by_id: dict[str, Span] = {}
+        """The same with those that have a result, by the id of the call."""
 
     def take(self, head: Fact, stored: Stored) -> None:
         at = stored.at
@@ -101,7 +103,7 @@ class _Spans:
                 if not head.calls:
                     self._end_turn(at)
             case CallOpened():
-                self._open(head.index, head.id, head.name, at)
+                self._open(head, at)
             case CallStarted() if head.child and head.index in self._calls:
                 self._calls[head.index].child_id = head.child
                 self._calls[head.index].attributes["weftline.child_id"] = head.child
@@ -143,9 +145,10 @@ class _Spans:
         if finish:
             span.attributes["gen_ai.response.finish_reasons"] = (finish,)
 
-    def _open(self, index: int, id: str, name: str, at: int) -> None:
+    def _open(self, head: CallOpened | CallClosed, at: int) -> None:
         if self._turn is None:
             return
+        id, name = head.id, head.name
         attributes: dict[str, Value] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": name,
@@ -154,26 +157,29 @@ class _Spans:
             "weftline.turn_id": self._turn.attributes["weftline.turn_id"],
             "weftline.call_id": id,
         }
-        span = self._calls[index] = Span(name=f"execute_tool {name}", start_us=at, attributes=attributes)
-        self._turn.inside.append(span)
+        span = self._calls[head.index] = Span(name=f"execute_tool {name}", start_us=at, attributes=attributes)
+        above = self._by_id.get(head.parent, self._turn)
+        above.inside.append(span)
+        self._by_id[id] = span
 
     def _close(self, head: CallClosed, stored: Stored) -> None:
         if head.index not in self._calls:  # it was refused before it was announced
-            self._open(head.index, head.id, head.name, stored.at)
+            self._open(head, stored.at)
         span = self._calls.pop(head.index, None)
         if span is None:
             return
         span.end_us, span.error = stored.at, head.how if head.is_error else None
         span.attributes["weftline.how"] = head.how
         span.attributes["weftline.output_bytes"] = output_bytes(bodies.decode_closed(stored.body).parts)
-        self._unclosed -= 1
-        if self._unclosed == 0:
+        self._unclosed -= not head.parent
+        if not self._calls and self._unclosed == 0:
             self._end_turn(stored.at)
 
     def _end_turn(self, at: int) -> None:
         if self._turn is not None:
             self._turn.end_us, self._turn = at, None
             self._calls = {}
+            self._by_id = {}
 
     def _end(self, head: RunEnded, at: int) -> None:
         if self.root is None:

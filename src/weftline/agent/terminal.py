@@ -135,4 +135,4 @@ def _doubt(gate: Asked) -> None:
         gate.deny()
 
 
-_ASKED = {"confirm": _confirm, "question": _question, "plan": _plan, "doubt": _doubt}
+_ASKED = {"confirm": _confirm, "question": _question, "plan": _plan, "doubt": _doubt, "deploy": _confirm}

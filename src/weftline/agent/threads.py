@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from weftline.agent.bubbling import Cursor, with_children
+from weftline.events import AnyEvent
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
-from weftline.runtime.engine import Engine
-from weftline.store.base import IdempotencyKey
+from weftline.runtime import ids
+from weftline.runtime.engine import Engine, EntryBatch, Observer
+from weftline.store.base import IdempotencyKey, RunFilter, RunRow
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import ThreadDraft
@@ -25,6 +29,12 @@ class Host(Protocol):
         """Carries out `work` on the loop that the engine lives on."""
         ...
 
+    def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+        """The events of a run, from the log and then live."""
+        ...
+
+    async def observe(self, observer: Observer) -> Callable[[], None]: ...
+
     @property
     def workspaces(self) -> Workspaces: ...
 
@@ -33,6 +43,43 @@ class Host(Protocol):
 
 
 _DIGEST = b"library"
+_PAGE = 200
+
+
+class News:
+    """Says when a run was created, on the loop of whoever waits for that."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many runs were."""
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    def __call__(self, batch: EntryBatch) -> None:
+        if batch.items and batch.items[0].seq == 1:
+            self._loop.call_soon_threadsafe(self._note)
+
+    def _note(self) -> None:
+        self.count += 1
+        self._changed.set()
+
+    async def wait(self, *, beyond: int) -> None:
+        while self.count <= beyond:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
+    """Those of a thread that are newer than the key `after`, oldest first."""
+    found: list[RunRow] = []
+    before: int | None = None
+    while rows := await host.runs(RunFilter(thread=thread, before=before, limit=_PAGE)):
+        before = rows[-1].key
+        newer = [row for row in rows if row.key > after]
+        found += newer
+        if len(newer) < len(rows) or len(rows) < _PAGE:
+            break
+    return found[::-1]
 
 
 class Thread:
@@ -52,6 +99,32 @@ class Thread:
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
         return [decode_message(message) for message in await host.thread_messages(await self.key())]
+
+    async def events(self, *, after: Cursor | None = None, live: bool = True) -> AsyncIterator[AnyEvent]:
+        """The events of all runs of the thread and of those below them, one run after the other, as one stream.
+
+        `run_id` says whose an event is. To go on where you left, note the `seq` of the last event of each run, and give
+        all of them as `after={run_id: seq, …}`. It goes on with runs that begin later, unless it is not `live`: then it
+        ends with the last run that there is.
+        """
+        key, seen = await self.key(), 0
+        host = await self._engine.runtime()
+        news = News()
+        leave = await self._engine.observe(news) if live else None
+        try:
+            while True:
+                begun = news.count
+                for row in await runs_of(host, key, after=seen):
+                    seen = row.key
+                    run_id = ids.run_id(row.key, row.salt)
+                    async for event in with_children(run_id, self._engine.events_of, after=after or {}):
+                        yield event
+                if not live:
+                    return
+                await news.wait(beyond=begun)
+        finally:
+            if leave is not None:
+                leave()
 
     async def key(self) -> int:
         once = IdempotencyKey("library", f"library:{self.name}", _DIGEST)

@@ -23,7 +23,7 @@ class Await(Struct, frozen=True, rename="camel"):
     id: str
     run_id: str
     kind: str
-    """`confirm`, `question`, `plan` or `doubt`: what became of a call that a crash cut off."""
+    """`confirm`, `question`, `plan`, `doubt` (what became of a call that a crash cut off) or `deploy`."""
     question: str = ""
     name: str = ""
     """The tool's."""

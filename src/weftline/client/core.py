@@ -32,7 +32,7 @@ from weftline.client.retry import Retry
 from weftline.client.run import GOODBYE_S, AsyncRun
 from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession
-from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of
+from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of, check_lease
 from weftline.client.tools import ToolLike, Toolset
 from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
@@ -146,14 +146,17 @@ class AsyncClient:
         dispatch: bool = True,
         cancel_on_exit: bool = False,
         deadline_s: float | None = None,
+        lease_s: float | None = None,
         output_type: Any = None,
         on_event: Callable[[ClientEvent], object] | None = None,
     ) -> AsyncRun:
         """Follows an existing run, from the event after `last_seq`.
 
         Its open calls are answered with `tools`; answered calls are not carried out again. With `dispatch=False` no
-        calls are answered: you only watch. Leaving cancels the run only with `cancel_on_exit`.
+        calls are answered: you only watch. With `lease_s` it claims each call before it carries it out, so that no two
+        clients that do carry out the same one. Leaving cancels the run only with `cancel_on_exit`.
         """
+        check_lease(lease_s)
         toolset = Toolset(tools)
         await toolset.acquire()
         run = AsyncRun(
@@ -165,6 +168,7 @@ class AsyncClient:
             replay=True,
             last_seq=last_seq,
             deadline_s=deadline_s,
+            lease_s=lease_s,
             output_type=output_type,
             on_event=on_event,
             on_end=self._live.discard,
@@ -391,6 +395,7 @@ class AsyncClient:
             stream=made.stream,
             session_id=session_id,
             deadline_s=options.get("deadline_s"),
+            lease_s=options.get("lease_s"),
             output_type=options.get("output_type"),
             on_event=options.get("on_event"),
             on_end=self._live.discard,

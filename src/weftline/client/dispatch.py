@@ -15,6 +15,7 @@ from weftline.client.context import ToolContext
 from weftline.client.errors import Conflict, NotFound, ToolDeliveryError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.http import Http
+from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
@@ -25,6 +26,7 @@ from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 logger = logging.getLogger("weftline.client")
 
 _EVERY_5XX = frozenset({408, 425, 429, *range(500, 600)})
+_ANSWERED = 1_000_000_000
 _FOR_AS_LONG_AS_IT_RUNS = 1_000_000
 """Attempts: only the end of the run ends the delivery."""
 
@@ -42,6 +44,7 @@ class Dispatcher:
         workers: HandlerWorkers,
         failed: Callable[[ToolDeliveryError], None],
         format_error: Callable[[Exception], str] | None = None,
+        lease_s: float | None = None,
     ) -> None:
         self._http = http
         self._run_id = run_id
@@ -50,22 +53,27 @@ class Dispatcher:
         self._workers = workers
         self._failed = failed
         self._format_error = format_error
-        self._seen: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._lease_s = lease_s
+        self._seen: dict[str, int] = {}
+        """The latest offer of each call; a huge number for one that has its answer."""
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """What is under way, and the call that it is about."""
         self._contexts: set[ToolContext] = set()
 
     def skip(self, tool_use_id: str) -> None:
         """This call is already answered."""
-        self._seen.add(tool_use_id)
+        self._seen[tool_use_id] = _ANSWERED
 
     def offer(self, call: OfferedCall) -> None:
-        """Starts answering a call, unless it was offered or answered before."""
-        if call.tool_use_id in self._seen:
+        """Starts answering a call, unless this offer was seen before, or the call is under way or answered."""
+        if call.attempt <= self._seen.get(call.tool_use_id, 0):
             return
-        self._seen.add(call.tool_use_id)
+        self._seen[call.tool_use_id] = call.attempt
+        if call.tool_use_id in self._tasks.values():
+            return
         task = asyncio.get_running_loop().create_task(self._answer(call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = call.tool_use_id
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
         """The run needs no more answers: handlers that are still busy no longer matter."""
@@ -78,11 +86,23 @@ class Dispatcher:
             await asyncio.wait(tasks, timeout=1.0)
 
     async def _answer(self, call: OfferedCall) -> None:
+        if self._lease_s is None:
+            await self._carry_out(call)
+            return
+        try:
+            async with leased(self._http, run_id=self._run_id, call=call.tool_use_id, lease_s=self._lease_s) as token:
+                await self._carry_out(call, token=token)
+        except NotOurs as error:
+            logger.info("run %s: %s is not this client's (%s)", self._run_id, call.tool_use_id, error)
+        except Exception as error:
+            self._undelivered(call, error)
+
+    async def _carry_out(self, call: OfferedCall, *, token: str = "") -> None:
         try:
             answer: dict[str, Any] = {"result": await self._result(call)}
         except Exception as error:
             answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES), **_failure(error)}
-        await self._deliver(call, answer)
+        await self._deliver(call, answer, token=token)
 
     async def _result(self, call: OfferedCall) -> str:
         handler = self._tools.handler(call)
@@ -117,8 +137,9 @@ class Dispatcher:
             return self._format_error(error)
         return f"{type(error).__name__}: {error}"
 
-    async def _deliver(self, call: OfferedCall, answer: dict[str, Any]) -> None:
-        body = _encoded({"toolUseId": call.tool_use_id, **answer})
+    async def _deliver(self, call: OfferedCall, answer: dict[str, Any], *, token: str = "") -> None:
+        claimed = {"leaseToken": token} if token else {}
+        body = _encoded({"toolUseId": call.tool_use_id, **answer, **claimed})
         policy = self._http.retry
         try:
             await self._http.call(
@@ -133,9 +154,12 @@ class Dispatcher:
             # Another client answered, or the run has ended: either way this answer is no longer needed.
             logger.info("run %s is no longer waiting for %s", self._run_id, call.tool_use_id)
         except Exception as error:
-            text = f"run {self._run_id} did not accept the answer to {call.name} ({call.tool_use_id}): {error}"
-            logger.error("%s", text)
-            self._failed(ToolDeliveryError(text, run_id=self._run_id, tool_use_id=call.tool_use_id, cause=error))
+            self._undelivered(call, error)
+
+    def _undelivered(self, call: OfferedCall, error: Exception) -> None:
+        text = f"run {self._run_id} did not accept the answer to {call.name} ({call.tool_use_id}): {error}"
+        logger.error("%s", text)
+        self._failed(ToolDeliveryError(text, run_id=self._run_id, tool_use_id=call.tool_use_id, cause=error))
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class OfferedCall(Struct, frozen=True, rename="camel"):
     kind: str = "local"
     mcp_server: str | None = None
     mcp_tool_name: str | None = None
+    attempt: int = 1
+    """How often it was offered, this time included."""
 
 
 def offered(frame: Frame) -> OfferedCall | None:
@@ -71,6 +73,7 @@ def offered(frame: Frame) -> OfferedCall | None:
         event.client,
         text_of(frame.data, "mcpServer"),
         text_of(frame.data, "mcpToolName"),
+        event.attempt,
     )
 
 
@@ -82,6 +85,8 @@ _KINDS: dict[str, type[AnyEvent]] = {
     "assistant_message": events.TurnFinished,
     "tool_call": events.CallOpened,
     "local_tool_call": events.CallOpened,
+    "local_tool_claimed": events.CallClaimed,
+    "local_tool_fallback": events.CallFellBack,
     "child_started": events.ChildStarted,
     "child_ended": events.ChildEnded,
     "tool_progress": events.CallProgress,
@@ -108,7 +113,9 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "max_calls": ("maxCalls",),
     "call_index": ("callIndex",),
     "call_id": ("toolUseId",),
+    "parent_call": ("parentToolUseId",),
     "child_id": ("childRunId",),
+    "lease_ms": ("leaseMs",),
     "cost_usd": ("costUsd",),
     "args": ("args", "input"),
     "calls": ("toolCalls",),

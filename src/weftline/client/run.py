@@ -87,6 +87,7 @@ class AsyncRun(RunPeople):
         stream: EventStream | None = None,
         session_id: str | None = None,
         deadline_s: float | None = None,
+        lease_s: float | None = None,
         output_type: Any = None,
         on_event: Callable[[ClientEvent], object] | None = None,
         on_end: Callable[[AsyncRun], None] | None = None,
@@ -127,6 +128,7 @@ class AsyncRun(RunPeople):
             workers=client.workers,
             failed=self._delivery_failed,
             format_error=client.format_error,
+            lease_s=lease_s,
         )
         loop = asyncio.get_running_loop()
         self._goodbyes: set[asyncio.Task[None]] = set()

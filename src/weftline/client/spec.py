@@ -36,6 +36,7 @@ class MessageOptions(TypedDict, total=False):
     max_output_tokens: int | None
     metadata: Mapping[str, str] | None
     deadline_s: float | None
+    lease_s: float | None
     idempotency_key: str | None
     on_event: Callable[[ClientEvent], object] | None
 
@@ -88,7 +89,12 @@ _WIRE = {
     "max_output_tokens": "maxOutputTokens",
     "metadata": "metadata",
 }
-_LOCAL = frozenset({"attachments", "tools", "output_type", "deadline_s", "idempotency_key", "on_event"})
+_LOCAL = frozenset({"attachments", "tools", "output_type", "deadline_s", "lease_s", "idempotency_key", "on_event"})
+
+
+def check_lease(lease_s: float | None) -> None:
+    if lease_s is not None and not 1 <= lease_s <= 600:
+        raise InvalidSpec(f"lease_s must be 1 to 600 seconds, not {lease_s:g}")
 
 
 def body_of(
@@ -108,6 +114,7 @@ def body_of(
         value = options.get(name)
         if value is not None:
             body[wire] = value
+    check_lease(options.get("lease_s"))
     if asks and ("prompt" in body) == ("messages" in body):
         raise InvalidSpec("give either a prompt or messages")
     attachments = options.get("attachments")

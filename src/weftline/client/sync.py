@@ -115,6 +115,7 @@ class Client:
         dispatch: bool = True,
         cancel_on_exit: bool = False,
         deadline_s: float | None = None,
+        lease_s: float | None = None,
         output_type: Any = None,
         on_event: Callable[[ClientEvent], object] | None = None,
     ) -> Run:
@@ -126,6 +127,7 @@ class Client:
             dispatch=dispatch,
             cancel_on_exit=cancel_on_exit,
             deadline_s=deadline_s,
+            lease_s=lease_s,
             output_type=output_type,
             on_event=on_event,
         )

@@ -8,15 +8,17 @@ First come, first served; a refused fact changes nothing.
 
 from __future__ import annotations
 
-from weftline.kernel import policies
+from weftline.kernel import leases, policies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
     KNOWN_RULES,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,
     AwaitPassed,
+    CallAsked,
     CallClosed,
     CallGated,
     CallStarted,
@@ -34,6 +36,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import Call, Question, State
 
@@ -41,6 +44,8 @@ _ANSWERS = frozenset[How]({"returned", "failed"})
 """How a client may close a call; all else is for the kernel to say."""
 MAX_QUEUED = 256
 """Messages that may be waiting for one run at a time."""
+MAX_NESTED = 1_000
+"""Calls of one turn that other calls may ask for."""
 
 
 def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
@@ -64,8 +69,12 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
         return not s.control.cancel
     if type(head) is MessageQueued:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
+    if type(head) is CallClaimed or type(head) is CallUnclaimed:
+        return leases.accepts(s, head)
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
+    if type(head) is CallAsked:
+        return _asks_further(s, head, attempt)
     if type(head) is ChildEnded:
         waiting = _call(s, head)
         return waiting is not None and waiting.waits_for_child
@@ -116,6 +125,8 @@ def _answers(s: State, head: AwaitClosed) -> bool:
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
+    if question.kind == "deploy":
+        return head.index == OF_RUN and bool(head.by)
     call = _call(s, head)
     if call is None or call.awaiting != head.id or not head.by:
         return False
@@ -147,7 +158,8 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
         if call.child == "":
             return call.stage == "opened" and attempt == 1  # its run could not be made
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
-    return call.stage == "opened" and call.client is not None and head.how in _ANSWERS
+    question = open_question(s, call.id)
+    return question is not None and head.how in _ANSWERS and leases.answerable(question, head.lease)
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
@@ -161,6 +173,17 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
         return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1
     lost = call.stage == "started" and call.lost and call.effect == "reconcile"
     return lost and call.attempt == attempt and head.attempt == attempt + 1
+
+
+def _asks_further(s: State, head: CallAsked, attempt: int) -> bool:
+    """A call that is under way asks for another one."""
+    batch = s.batch
+    if s.control.cancel or head.turn != s.turn - 1 or head.index != len(batch.calls) or batch.nested >= MAX_NESTED:
+        return False
+    if not 0 <= head.parent < len(batch.calls):
+        return False
+    parent = batch.calls[head.parent]
+    return parent.host and parent.stage == "started" and not parent.lost and parent.attempt == attempt
 
 
 def _awaits_check(s: State) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts, prompts_people
-from weftline.kernel import guards, policies
+from weftline import prompts, prompts_code, prompts_people, prompts_policy
+from weftline.kernel import guards, leases, policies
 from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
-from weftline.kernel.endings import await_closed, blocked, closed, end
+from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id
 from weftline.kernel.entries import (
     AwaitKind,
     AwaitOpened,
@@ -19,6 +19,7 @@ from weftline.kernel.entries import (
     LoopDetected,
     ResultsOverBudget,
 )
+from weftline.kernel.policy import CapReached
 from weftline.kernel.state import (
     Call,
     Command,
@@ -39,6 +40,8 @@ _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 def carry_on(s: State) -> Decision:
     batch = s.batch
+    if batch.nested and (orphans := _orphans(s)):
+        return Decision(tuple(orphans))
     if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
         return judged
     if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
@@ -57,6 +60,8 @@ def carry_on(s: State) -> Decision:
             return Decision(tuple([await_closed(s, index, "expired") for index in unanswered.values()]))
         if unanswered and not s.open_children:
             return _not_answered(s, frozenset(unanswered))
+        if gone := leases.lost(s):
+            return Decision(tuple(gone))
         # What follows may end the run, which it does not do before its children.
         overdue = bool(expired or unanswered)
         due_at = None if overdue else earliest_deadline(s.questions)
@@ -68,7 +73,8 @@ def carry_on(s: State) -> Decision:
             if call.child_ended:
                 start.append(FinishChild(s.turn - 1, index))
         elif not call.lost:
-            start.append(RunTool(s.turn - 1, index, call.attempt))
+            if not s.is_waiting(index):
+                start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
             _recover(s, index, call, append, start)
     if not s.control.paused and not overdue and (batch.next < len(batch.calls) or batch.held):
@@ -93,11 +99,19 @@ def _consult(s: State, start: list[Command]) -> None:
     """
     batch = s.batch
     front = batch.next
-    while front < len(batch.calls) and batch.calls[front].awaiting:  # the others do not wait for people
+    while front < len(batch.own) and batch.calls[front].awaiting:  # the others do not wait for people
         front = next_waiting(batch.calls, front + 1)
     for index, call in enumerate(batch.calls):
+        if call.parent is not None:
+            break
         if call.gated and (batch.concurrent or call.client is not None or (index == front and not batch.running)):
             start.append(Consult(s.turn - 1, index))
+    if batch.nested:
+        first = batch.next_nested(s.limits.max_concurrent_calls)
+        for index in range(len(batch.calls) - batch.nested, len(batch.calls)):
+            call = batch.calls[index]
+            if call.gated and (index in first or call.client is not None):
+                start.append(Consult(s.turn - 1, index))
 
 
 def _consult_awaits(s: State, start: list[Command]) -> None:
@@ -162,7 +176,7 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
     A call that a person is asked about is passed by, and begins once it is approved and nothing else is in its way.
     """
     batch = s.batch
-    calls, index = batch.calls, batch.next
+    calls, index = batch.own, batch.next
     if batch.concurrent:
         free = s.limits.max_concurrent_calls - len(batch.running)
     else:
@@ -171,20 +185,43 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
             _skip(s, append)
             return
     while free > 0 and index < len(calls):
-        call = calls[index]
-        if call.awaiting:
+        if calls[index].awaiting:
             index = next_waiting(calls, index + 1)
             continue
-        if call.held:
-            append += _approved(s, index, call)
-        elif call.child is not None and not call.gated:
-            start.append(StartChild(s.turn - 1, index))
-        elif not call.gated:
-            append.append(New(CallStarted(s.turn - 1, index, 1)))
+        _begin_one(s, index, append, start)
         free -= 1
         index = next_waiting(calls, index + 1)
-    if batch.held and not batch.running and not append and not start and _is_steered(s):
+    if batch.nested:
+        for one in batch.next_nested(s.limits.max_concurrent_calls):
+            _begin_one(s, one, append, start)
+    if batch.held and not append and not start and _is_steered(s) and all(map(s.is_waiting, batch.running)):
         _skip(s, append)  # whoever has something to say does not wait for whoever has yet to approve
+
+
+def _begin_one(s: State, index: int, append: list[New], start: list[Command]) -> None:
+    call = s.batch.calls[index]
+    if call.held:
+        append += _approved(s, index, call)
+    elif call.child is not None and not call.gated:
+        start.append(StartChild(s.turn - 1, index))
+    elif not call.gated:
+        append.append(New(CallStarted(s.turn - 1, index, 1)))
+
+
+def _orphans(s: State) -> list[New]:
+    """Answers calls whose parent has ended without them. What has begun is carried to its end."""
+    append: list[New] = []
+    for index in range(len(s.batch.own), len(s.batch.calls)):
+        call = s.batch.calls[index]
+        if call.parent is None or s.batch.calls[call.parent].stage != "closed":
+            continue
+        if call.awaiting and call.stage == "asked":
+            append.append(await_closed(s, index, "withdrawn"))
+        if call.stage == "asked":
+            append += blocked(s, index, "not_run", prompts_code.PARENT_ENDED)
+        elif call.stage == "opened":
+            append.append(closed(s, index, "skipped", prompts_code.PARENT_ENDED))
+    return append
 
 
 def _skip(s: State, append: list[New]) -> None:
@@ -202,7 +239,8 @@ def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
     """Announces a call that a person has approved, and begins it in the same append."""
     if s.guards.doubts and (why := _repeats_doubt(s, call)):
         return blocked(s, index, "repeat_of_doubt", why)
-    opened = New(CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect))
+    parent = parent_id(s, call)
+    opened = New(CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect, parent=parent))
     return (opened,) if call.child is not None else (opened, New(CallStarted(s.turn - 1, index, 1)))
 
 
@@ -246,6 +284,8 @@ class _Budgets:
         self.used = {tool: use.used for tool, use in s.guards.budgets.items()}
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
         self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
+        self.nested = 0
+        """Calls that other calls asked for."""
         for call in s.batch.calls if s.batch.held else ():
             if call.held:
                 self.count(call.name)
@@ -266,6 +306,13 @@ class _Budgets:
 
 def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New, ...]:
     name = call.name
+    if call.parent is not None and call.grant is None:
+        refused = policies.before_nested(s, call, admitted=budgets.nested)
+        if isinstance(refused, CapReached):
+            return New(refused), *blocked(s, index, "cap", prompts_policy.over_call_cap(refused.limit))
+        if refused is not None:
+            return blocked(s, index, *refused)
+        budgets.nested += not call.bookkeeping
     if call.verdict == "blocked" and not call.yields:
         return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
     if call.verdict == "denied":
@@ -280,7 +327,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "blocked":
         return blocked(s, index, "blocked", "")
     if call.verdict == "ok" and call.child is not None:
-        if why := _refused_child(s, budgets.children):
+        if why := _refused_child(s, budgets.children, nested=call.parent is not None and call.concurrent):
             return blocked(s, index, "blocked", why)
         budgets.children += 1
     budgets.count(name)
@@ -295,14 +342,18 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
             return blocked(s, index, "blocked", prompts_people.nobody_asked(name))
         return (_ask(s, index, call.asks.kind, call.asks.timeout_us),)
     timeout_us = None if call.client is None else s.limits.local_timeout_us
-    return (New(CallOpened(s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us)),)
+    parent = parent_id(s, call)
+    opened = CallOpened(
+        s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us, parent=parent
+    )
+    return (New(opened),)
 
 
-def _refused_child(s: State, open_children: int) -> str:
+def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
     """What the model reads if there may not be one more child run; "" if there may."""
     if s.depth >= s.limits.max_depth:
         return prompts.too_deep(s.limits.max_depth)
-    if s.batch.concurrent and open_children >= s.limits.max_children:
+    if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
         return prompts.too_many_children(s.limits.max_children)
     return ""
 
@@ -351,7 +402,7 @@ def _over_max_turns(s: State) -> Decision:
 
 def _after(s: State) -> Decision:
     """Every call has its result."""
-    for call in s.batch.calls:
+    for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
     limits, streak = s.limits, s.guards.streak

@@ -47,7 +47,7 @@ class AskBody(Struct, omit_defaults=True):
     parts: tuple[AskBody, ...] = ()
 
 
-class TurnCall(Struct, omit_defaults=True):
+class TurnCall(Struct, frozen=True, omit_defaults=True):
     """What the tool pipeline made of one call of the message before anything was decided about it.
 
     `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads in
@@ -68,6 +68,22 @@ class TurnBody(Struct, omit_defaults=True):
     calls: tuple[TurnCall, ...] = ()
     problem: str = ""
     """How the answer breaks the run's output schema."""
+
+
+class AskedBody(Struct, omit_defaults=True):
+    """Of `call.asked`: the arguments as the parent wrote them, a JSON object, and what the tool pipeline made of them.
+
+    `clock_ms` is the time that the parent began at: it is shown the same when it is carried out again.
+    """
+
+    written: str
+    call: TurnCall = TurnCall()
+    clock_ms: int = 0
+
+    @property
+    def args(self) -> bytes:
+        """The final argument bytes."""
+        return self.written.encode() if self.call.args is UNSET else bytes(self.call.args)
 
 
 class GatedBody(Struct, omit_defaults=True):
@@ -253,6 +269,7 @@ _NOBODY: dict[int, AskBody] = {}
 _NO_FAILURES: dict[int, Failure] = {}
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
+decode_asked = Decoder(AskedBody).decode
 decode_gated = Decoder(GatedBody).decode
 decode_rendered = Decoder(RenderedBody).decode
 decode_policy = Decoder(PolicyBody).decode
@@ -286,16 +303,24 @@ def turn_body(
     if not made and not args:
         return TurnBody(message)
     calls = tuple(
-        TurnCall(
-            UNSET if final == asked.args.encode(errors="surrogatepass") else Raw(final),
-            invalid.get(index, ""),
-            asks.get(index),
-            failures.get(index),
+        turn_call(
+            asked.args,
+            args=final,
+            invalid=invalid.get(index, ""),
+            ask=asks.get(index),
+            failure=failures.get(index),
         )
         for index, (asked, final) in enumerate(zip(made, args, strict=True))
     )
     plain = not invalid and not asks and all(call.args is UNSET for call in calls)
     return TurnBody(message, () if plain else calls)
+
+
+def turn_call(
+    written: str, *, args: bytes, invalid: str, ask: AskBody | None, failure: Failure | None = None
+) -> TurnCall:
+    """What became of a call's arguments. They are not repeated if they are as they were written."""
+    return TurnCall(UNSET if args == written.encode(errors="surrogatepass") else Raw(args), invalid, ask, failure)
 
 
 def turn_args(body: TurnBody) -> list[bytes]:

@@ -14,10 +14,12 @@ from weftline.failure import CORRECTABLE, Recovery, failed_as
 from weftline.kernel import guards, policies
 from weftline.kernel.entries import (
     EXECUTED,
+    OF_RUN,
     STRICTNESS,
     AskedCall,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -37,27 +39,51 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     calls: list[Call] = []
     concurrent = True
     for one in wanted:
-        child = "" if one.child else None
-        calls.append(
-            Call(
-                one.id,
-                one.name,
-                one.digest,
-                one.verdict,
-                one.effect,
-                one.client,
-                gated=one.gated,
-                child=child,
-                asks=one.asks,
-                bookkeeping=one.bookkeeping,
-                terminal=one.terminal,
-            )
-        )
+        calls.append(_asked(one))
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
     gated = sum([call.gated for call in calls])
     batch = Batch(tuple(calls), concurrent, asked=len(calls), gated=gated, unclosed=len(calls))
     return replace(batch, next=next_waiting(batch.calls, 0))
+
+
+def _asked(one: AskedCall) -> Call:
+    return Call(
+        one.id,
+        one.name,
+        one.digest,
+        one.verdict,
+        one.effect,
+        one.client,
+        gated=one.gated,
+        child="" if one.child else None,
+        asks=one.asks,
+        bookkeeping=one.bookkeeping,
+        terminal=one.terminal,
+        host=one.host,
+    )
+
+
+def asked_further(s: State, head: CallAsked) -> State | None:
+    """The state after the fact; None if it cannot be true. Those below work the same way."""
+    batch = s.batch
+    if head.turn != s.turn - 1 or head.index != len(batch.calls) or not 0 <= head.parent < head.index:
+        return None
+    parent = batch.calls[head.parent]
+    if not parent.host or parent.stage != "started":
+        return None
+    call = replace(_asked(head.call), parent=head.parent, concurrent=head.call.concurrent, host=False, terminal=False)
+    batch = replace(
+        batch,
+        calls=(*batch.calls, call),
+        asked=batch.asked + 1,
+        gated=batch.gated + call.gated,
+        unclosed=batch.unclosed + 1,
+        nested=batch.nested + 1,
+    )
+    if call.client is not None and batch.next == head.index:
+        batch = replace(batch, next=head.index + 1)
+    return replace(s, version=s.version + 1, batch=batch)
 
 
 def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
@@ -72,14 +98,13 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
         call = calls[index]
         if call.child is not None or call.awaiting:
             continue  # it is a run of its own, which is not lost; or a person is asked about it already
-        present = effects.get(call.name, "once")
+        present = effects.get(call.tool, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
     return replace(batch, calls=tuple(calls))
 
 
 def gated(s: State, head: CallGated) -> State | None:
-    """The state after the fact; None if it cannot be true of the call. The next four work the same way."""
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
@@ -97,6 +122,8 @@ def gated(s: State, head: CallGated) -> State | None:
 
 
 def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
+    if head.kind == "deploy":
+        return _held(s, head, at)
     call, questions = _unclosed(s, head), s.questions
     if call is None or call.awaiting or call.gated or head.id in questions.open:
         return None
@@ -112,7 +139,34 @@ def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
     )
 
 
+def _held(s: State, head: AwaitOpened, at: int) -> State | None:
+    """The run itself waits for a person."""
+    if s.control.held_by or head.id in s.questions.open or head.index != OF_RUN:
+        return None
+    question = Question(OF_RUN, kind=head.kind, asked_at=at)
+    return replace(
+        s,
+        version=s.version + 1,
+        control=replace(s.control, held_by=head.id),
+        questions=_with_question(s.questions, head.id, question),
+    )
+
+
+def _let_go(s: State, head: AwaitClosed) -> State | None:
+    """A person has decided about the run, or nobody needs to any more. Whoever says no has it cancelled."""
+    if head.id != s.control.held_by or head.id not in s.questions.open:
+        return None
+    control = replace(s.control, held_by="")
+    questions = _without_question(s.questions, head.id)
+    if head.outcome == "denied" and not control.cancel:
+        offered = tuple([id for id, question in questions.open.items() if question.kind == "call"])
+        control, questions = replace(control, cancel="deploy"), replace(questions, ignored=offered)
+    return replace(s, version=s.version + 1, control=control, questions=questions)
+
+
 def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
+    if head.index == OF_RUN:
+        return _let_go(s, head)
     call, question = _unclosed(s, head), s.questions.open.get(head.id)
     if call is None or question is None or call.awaiting != head.id:
         return None
@@ -214,13 +268,14 @@ def closed(s: State, head: CallClosed) -> State | None:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
     if batch.unclosed == 1:
-        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, calls)), calls)
+        own = calls[: len(calls) - batch.nested] if batch.nested else calls
+        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, own)), calls)
     batch = replace(
         batch,
         unclosed=batch.unclosed - 1,
         running=running,
         next=_cursor(batch, calls, head.index),
-        bytes=batch.bytes + max(head.size, 0),
+        bytes=batch.bytes + (max(head.size, 0) if call.parent is None else 0),
     )
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return policies.call_closed(after, call, head)
@@ -246,6 +301,9 @@ def earliest_deadline(questions: Questions) -> int | None:
     for question in questions.open.values():
         if question.deadline_at is not None and (earliest is None or question.deadline_at < earliest):
             earliest = question.deadline_at
+        lease = question.lease
+        if lease is not None and not lease.lost and (earliest is None or lease.until < earliest):
+            earliest = lease.until
     return earliest
 
 
@@ -318,7 +376,8 @@ def _recovered(kept: Guards, calls: Sequence[Call]) -> Guards:
     """What the failures of a batch that is over mean for the next turn: to finish goes before to correct a call, and
     that before to do without its tool.
     """
-    failed = [call for call in calls if call.recovery is not None]
+    # What code calls is its own to correct or to do without.
+    failed = [call for call in calls if call.recovery == "finish" or (call.recovery and call.parent is None)]
     if not failed:
         return replace(kept, withheld=()) if kept.withheld else kept
     correctable = {call.name for call in failed if call.recovery == "correct_call"}

@@ -29,6 +29,8 @@ def decide(s: State) -> Decision:
         return end(s, "failed", code="worker_error", text="The run's log is damaged, so the run cannot continue.")
     if s.control.cancel:
         return _cancelled(s)
+    if s.control.held_by:
+        return NOTHING
     if s.limits.policy is None:
         return _go_on(s)
     if (cut := policies.out_of_time(s)) is not None:

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-OnDeploy: TypeAlias = Literal["adopt", "pin"]
-"""What becomes of a run whose code has changed: it goes on with the new code, or waits for the old."""
+OnDeploy: TypeAlias = Literal["adopt", "pin", "ask"]
+"""What becomes of a run whose code has changed: it goes on with the new code, waits for the old, or asks a person."""
 Part: TypeAlias = Literal["prompt", "tools", "code"]
 PARTS: tuple[Part, ...] = ("prompt", "tools", "code")
 

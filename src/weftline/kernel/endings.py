@@ -6,8 +6,17 @@ from typing import Literal
 
 from weftline import prompts
 from weftline.kernel import compaction
-from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOutcome, CallClosed, CallOpened, How, RunEnded
-from weftline.kernel.state import Decision, New, State
+from weftline.kernel.entries import (
+    OF_RUN,
+    AttemptFailed,
+    AwaitClosed,
+    AwaitOutcome,
+    CallClosed,
+    CallOpened,
+    How,
+    RunEnded,
+)
+from weftline.kernel.state import Call, Decision, New, State
 from weftline.messages import Usage
 
 
@@ -30,6 +39,8 @@ def end(
     awaits that nobody answered in time. `call` is the one that ended the run by its success.
     """
     append: list[New] = []
+    if s.control.held_by:
+        append.append(New(AwaitClosed(s.turn, OF_RUN, s.control.held_by, "withdrawn", by="runtime")))
     for index, one in enumerate(s.batch.calls) if s.questions.open else ():
         if one.awaiting:
             append.append(await_closed(s, index, "expired" if one.awaiting in expired else "withdrawn"))
@@ -87,14 +98,24 @@ def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> AttemptFaile
 def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
     """Announces a call and answers it in its tool's place, in one append."""
     call = s.batch.calls[index]
-    opened = CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect, call.client, blocked=True)
+    parent = parent_id(s, call)
+    opened = CallOpened(
+        s.turn - 1, index, call.id, call.name, call.digest, call.effect, call.client, blocked=True, parent=parent
+    )
     return New(opened), closed(s, index, how, text)
+
+
+def parent_id(s: State, call: Call) -> str:
+    """The id of the call that asked for this one; "" if it was the model."""
+    return "" if call.parent is None else s.batch.calls[call.parent].id
 
 
 def closed(s: State, index: int, how: How, text: str, *, is_error: bool = True) -> New:
     """The driver knows better than `is_error` about a call that a gate or a person answered."""
     call = s.batch.calls[index]
-    return New(CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=is_error, client=call.client), text)
+    parent = parent_id(s, call)
+    head = CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=is_error, client=call.client, parent=parent)
+    return New(head, text)
 
 
 def await_closed(s: State, index: int, outcome: AwaitOutcome) -> New:

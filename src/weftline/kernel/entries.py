@@ -25,8 +25,14 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
+from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
+from weftline.kernel.words import ANSWERS as ANSWERS
+from weftline.kernel.words import EXECUTED as EXECUTED
+from weftline.kernel.words import OF_RUN as OF_RUN
+from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
 FORMAT = 5
@@ -58,52 +64,6 @@ FinalReason: TypeAlias = Literal[
     "policy",
     "tool_failure",
 ]
-How: TypeAlias = Literal[
-    "returned",
-    "failed",
-    "timeout",
-    "unknown",
-    "invalid",
-    "budget",
-    "loop",
-    "skipped",
-    "in_doubt",
-    "repeat_of_doubt",
-    "cancelled",
-    "not_run",
-    "blocked",
-    "answered",
-    "denied",
-    "excluded",
-    "cap",
-]
-"""How a call was closed: by its tool (`returned`, `failed`), by time, or by a guard that never let it begin.
-
-A gate, which is code of the agent's, may have refused it (`blocked`) or answered in the tool's place (`answered`). A
-person may have answered, too, or have refused it (`denied`). The run's policy may not have the tool (`excluded`), or
-no room for the call (`cap`).
-"""
-Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
-"""What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt"]
-"""What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off.
-"""
-AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
-"""How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
-
-Of a call in doubt: it did not happen and may begin again (`approved`), it happened (`answered`), or nobody knows
-(`denied`).
-"""
-ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
-    "confirm": frozenset({"approved", "denied"}),
-    "question": frozenset({"answered", "denied"}),
-    "plan": frozenset({"approved", "answered", "denied"}),
-    "doubt": frozenset({"approved", "answered", "denied"}),
-}
-"""What a person may say to an await of each kind."""
-
-EXECUTED: frozenset[How] = frozenset({"returned", "failed", "timeout"})
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -163,6 +123,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     policy: PolicyRule | None = None
     on_deploy: OnDeploy = "adopt"
     """What becomes of the run when other code than before would carry it on."""
+    leases: LeaseRule | None = None
+    """What becomes of a client's call whose client is gone."""
 
 
 class ModelRef(Head, frozen=True):
@@ -202,6 +164,8 @@ class AskedCall(Head, frozen=True):
     """No cap counts it, and it may finish within the grace after the time budget."""
     terminal: bool = False
     """The run ends with it, if it succeeds."""
+    host: bool = False
+    """It may ask for further calls while it runs."""
 
 
 class Parent(Head, frozen=True):
@@ -313,6 +277,19 @@ class OutputAccepted(Head, frozen=True, tag="output.accepted"):
     turn: int
 
 
+class CallAsked(Head, frozen=True, tag="call.asked"):
+    """A running call of the turn, the `parent`, asks for another one. Body: `AskedBody`, its final arguments.
+
+    Its index is the next one of the turn: from here on it is a call like any other, but its result is the parent's to
+    read and not the model's.
+    """
+
+    turn: int
+    index: int
+    parent: int
+    call: AskedCall
+
+
 class Over(Head, frozen=True):
     """A call beyond a budget that code of the agent's keeps, counted from 1."""
 
@@ -338,7 +315,10 @@ class CallGated(Head, frozen=True, tag="call.gated"):
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
-    """A person is asked about a call. Body: `AwaitBody`. `digest` is that of the arguments as they are shown."""
+    """A person is asked about a call, or about the run. Body: `AwaitBody`.
+
+    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    """
 
     turn: int
     index: int
@@ -386,6 +366,8 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     timeout_us: int | None = None
     """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
+    parent: str = ""
+    """The id of the call that asked for it, if it was not the model."""
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
@@ -441,12 +423,16 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     active_us: int = 0
     size: int = 0
     """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    parent: str = ""
+    """As in `call.opened`."""
     kind: FailureKind | None = None
     """Of a failure, unless it follows from `how`."""
     recovery: Recovery | None = None
     """What its tool asks for, or whoever gave the result."""
     hint: HintReason | None = None
     """That of the body's hint."""
+    lease: str = ""
+    """Of a client's result: the digest of the token that it came with."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -476,34 +462,6 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
-
-
-class MessageQueued(Head, frozen=True, tag="message.queued"):
-    """Someone outside sent a message to the running run. Body: the user message."""
-
-    id: str
-    mode: Literal["steer", "follow_up"]
-
-
-class MessagesTaken(Head, frozen=True, tag="messages.taken"):
-    """These queued messages are in the conversation from the next model call on. Body: `TakenBody`."""
-
-    ids: tuple[str, ...]
-
-
-class RunPaused(Head, frozen=True, tag="run.paused"):
-    reason: str = ""
-    requested_by: str = ""
-
-
-class RunResumed(Head, frozen=True, tag="run.resumed"):
-    notes: str = ""
-    requested_by: str = ""
-
-
-class CancelRequested(Head, frozen=True, tag="cancel.requested"):
-    reason: str = "user"
-    requested_by: str = ""
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
@@ -547,11 +505,14 @@ Fact: TypeAlias = (
     | TurnCompleted
     | OutputRejected
     | OutputAccepted
+    | CallAsked
     | CallGated
     | AwaitOpened
     | AwaitPassed
     | AwaitClosed
     | CallOpened
+    | CallClaimed
+    | CallUnclaimed
     | CallStarted
     | ChildEnded
     | CallClosed

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.kernel import calls, compaction, guards, policies
+from weftline.kernel import calls, compaction, guards, leases, policies
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -30,6 +30,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitPassed,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -54,6 +55,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     MAX_COST_NUSD,
@@ -217,6 +219,10 @@ def _output_accepted(s: State, head: OutputAccepted, at: int) -> State:
     return replace(s, version=s.version + 1, answer=replace(s.answer, accepted=True))
 
 
+def _call_asked(s: State, head: CallAsked, at: int) -> State:
+    return calls.asked_further(s, head) or _broken(s, f"call {head.turn}.{head.index} was asked for out of turn")
+
+
 def _call_gated(s: State, head: CallGated, at: int) -> State:
     return calls.gated(s, head) or _stray(s, head)
 
@@ -245,6 +251,14 @@ def _call_started(s: State, head: CallStarted, at: int) -> State:
     return calls.started(s, head) or _stray(s, head)
 
 
+def _call_claimed(s: State, head: CallClaimed, at: int) -> State:
+    return leases.claimed(s, head, at) or _stray(s, head)
+
+
+def _call_unclaimed(s: State, head: CallUnclaimed, at: int) -> State:
+    return leases.unclaimed(s, head) or _stray(s, head)
+
+
 def _child_ended(s: State, head: ChildEnded, at: int) -> State:
     ended = calls.child_ended(s, head)
     return _stray(s, head) if ended is None else replace(ended, totals=_rolled_up(s.totals, head))
@@ -254,7 +268,7 @@ def _call_closed(s: State, head: CallClosed, at: int) -> State:
     return calls.closed(s, head) or _stray(s, head)
 
 
-def _stray(s: State, head: calls.OfCall) -> State:
+def _stray(s: State, head: calls.OfCall | CallClaimed | CallUnclaimed) -> State:
     return _broken(s, f"a fact about call {head.turn}.{head.index} that does not fit it")
 
 
@@ -378,11 +392,14 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     TurnCompleted: _turn_completed,
     OutputRejected: _output_rejected,
     OutputAccepted: _output_accepted,
+    CallAsked: _call_asked,
     CallGated: _call_gated,
     AwaitOpened: _await_opened,
     AwaitPassed: _await_passed,
     AwaitClosed: _await_closed,
     CallOpened: _call_opened,
+    CallClaimed: _call_claimed,
+    CallUnclaimed: _call_unclaimed,
     CallStarted: _call_started,
     ChildEnded: _child_ended,
     CallClosed: _call_closed,

@@ -25,6 +25,8 @@ from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New
 _COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
 """Calls that count although they were never announced as ones that may begin."""
 _FAILED = frozenset[How]({"failed", "timeout", "in_doubt"})
+_REFUSED = frozenset[How | None]({"excluded", "cap", "blocked", "budget", "loop", "repeat_of_doubt", "not_run"})
+"""Calls that take nothing of what a turn may have."""
 _REPEATABLE = ("read", "idempotent")
 
 
@@ -84,6 +86,32 @@ def before_batch(s: State) -> Decision | None:
         refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
         return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
     return Decision(tuple(append)) if append else None
+
+
+def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | CapReached | None:
+    """What keeps a call from beginning that another call asked for: how it is closed and what is said about it, or the
+    cap that it would be beyond. `admitted` is how many are announced in the same append.
+
+    It comes when the calls of its turn were judged: what the engine said about those holds for it, too.
+    """
+    rule, use = s.limits.policy, s.policy
+    if rule is None:
+        return None
+    if rule.engine and use.allowed is not None and call.name not in use.allowed:
+        return "excluded", why_excluded(s, call.name)
+    if call.bookkeeping:
+        return None
+    if use.reached:
+        return "cap", prompts_policy.TOOLS_DISABLED
+    per_turn = rule.per_turn_max_tool_calls
+    held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
+    begun = [one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in s.batch.calls]
+    if per_turn is not None and sum(begun) + held + admitted >= per_turn:
+        return "cap", prompts_policy.over_turn_limit(per_turn)
+    limit = call_cap(s)
+    if limit is not None and use.calls + held + admitted >= limit:
+        return CapReached("tool_cap", limit, use.calls)
+    return None
 
 
 def why_excluded(s: State, tool: str) -> str:
@@ -245,7 +273,7 @@ def _is_at_work(s: State) -> bool:
         return False
     if s.attempt.open or s.compaction.open:
         return True
-    if any(_is_running(s, s.batch.calls[index]) for index in s.batch.running):
+    if any(_is_running(s, s.batch.calls[index]) and not s.is_waiting(index) for index in s.batch.running):
         return True
     return not s.control.paused and not s.questions.open
 

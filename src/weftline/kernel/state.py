@@ -10,17 +10,14 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from weftline.failure import Recovery
+from weftline.kernel.batch import Batch
+from weftline.kernel.batch import Call as Call
+from weftline.kernel.batch import Grant as Grant
+from weftline.kernel.batch import Stage as Stage
 from weftline.kernel.context import Cause
-from weftline.kernel.entries import Asks, AwaitKind, Effect, Fact, How, Limits, ModelRef, Over, Parent, Verdict
+from weftline.kernel.entries import AwaitKind, Fact, Limits, ModelRef, Parent
+from weftline.kernel.lease import Lease
 from weftline.messages import Usage
-
-Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
-"""Of a call: the model asked for it, it was announced, it has begun, it has its one result.
-
-A call that is `gated` stays in the first stage until the agent's gates have decided on it, and one that a person is
-asked about until that person has.
-"""
 
 
 class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -30,96 +27,6 @@ class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, 
     """
 
 
-class Grant(Room, frozen=True):
-    """A person's approval of one call: for the arguments with this digest, to be used once, for a while."""
-
-    digest: str
-    expires_at: int
-
-
-class Call(Room, frozen=True):
-    """A call of the current turn, from the model's request to its one result."""
-
-    id: str
-    name: str
-    digest: str
-    verdict: Verdict = "ok"
-    effect: Effect = "once"
-    client: str | None = None
-    stage: Stage = "asked"
-    attempt: int = 0
-    lost: bool = False
-    """Begun by an earlier epoch; it is not known here whether it happened."""
-    how: How | None = None
-    result: str = ""
-    """Digest of the result."""
-    gated: bool = False
-    """The agent's gates have yet to decide on it."""
-    yields: bool = False
-    """A spent budget goes before the verdict."""
-    over: Over | None = None
-    """It is beyond a budget that the agent's code keeps."""
-    child: str | None = None
-    """The run that carries it out; "" before there is one, None for a call without."""
-    child_ended: bool = False
-    asks: Asks | None = None
-    """A person is asked before it begins, or in its place."""
-    awaiting: str = ""
-    """The open await that is about it."""
-    awaits: int = 0
-    """How many were opened so far."""
-    grant: Grant | None = None
-    """The approval that it may begin with, until it does."""
-    bookkeeping: bool = False
-    """No cap counts it."""
-    terminal: bool = False
-    recovery: Recovery | None = None
-    """What is to follow from its failure: what was asked for, or that it can be corrected."""
-
-    @property
-    def held(self) -> bool:
-        """Whether it is not announced yet because of a person: one is asked, or has approved and it is not its turn."""
-        return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
-
-    @property
-    def offered(self) -> bool:
-        """Whether it is the client that carries it out, and has yet to."""
-        return self.client is not None and self.stage == "opened"
-
-    @property
-    def waits_for_child(self) -> bool:
-        """Whether the run that carries it out is open."""
-        return bool(self.child) and not self.child_ended and self.stage == "started"
-
-
-class Batch(Room, frozen=True):
-    """The calls of the latest turn. The counts and cursors save `decide` a walk over all calls for each result."""
-
-    calls: tuple[Call, ...] = ()
-    concurrent: bool = False
-    """Whether its calls may run concurrently: every tool involved allows it."""
-    asked: int = 0
-    """How many are still `asked`."""
-    gated: int = 0
-    """How many of these the agent's gates have yet to decide on."""
-    unclosed: int = 0
-    """How many have no result yet."""
-    running: tuple[int, ...] = ()
-    """The indexes of those that have begun and have no result yet, in order."""
-    next: int = 0
-    """No server-side call below this index waits to begin."""
-    bytes: int = 0
-    """The size of its results, until the model is told that it is too much."""
-    held: int = 0
-    """How many of its calls are `held`."""
-    grants: int = 0
-    """How many have a grant."""
-    good: int = 0
-    """In a run with a policy: how many of those that count have succeeded."""
-    bad: int = 0
-    """And how many have failed."""
-
-
 class Question(Room, frozen=True):
     """Something that the run asked someone outside and that is not answered yet.
 
@@ -127,13 +34,15 @@ class Question(Room, frozen=True):
     """
 
     index: int
-    """The call's, in the batch."""
+    """The call's, in the batch; `OF_RUN` for an await about the run."""
     deadline_at: int | None = None
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
     """Of an await: the agent's own code has nothing to say about it."""
     asked_at: int = 0
     """Of an await: when it was opened."""
+    lease: Lease | None = None
+    """Of a client-side call: whose it is."""
 
 
 class Questions(Room, frozen=True):
@@ -263,6 +172,8 @@ class Control(Room, frozen=True):
     paused: bool = False
     cancel: str = ""
     queue: tuple[Queued, ...] = ()
+    held_by: str = ""
+    """The open await about the run itself: nothing begins before it is answered."""
 
 
 class Compaction(Room, frozen=True):
@@ -358,8 +269,14 @@ class State(Room, frozen=True):
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
         if self.attempt.open or self.compaction.open:
             return True
-        running = [self.batch.calls[index] for index in self.batch.running]
-        return any(call.child is None and not call.awaiting for call in running)
+        return any(call.child is None and not call.awaiting for call in self._running)
+
+    def is_waiting(self, index: int) -> bool:
+        """Whether a call that asked for others cannot go on before somebody outside has moved one of those."""
+        batch, limits = self.batch, self.limits
+        if not batch.nested:
+            return False
+        return batch.is_waiting(index, most=limits.max_concurrent_calls, paused=self.control.paused)
 
     @property
     def keeps_time(self) -> bool:
@@ -369,26 +286,32 @@ class State(Room, frozen=True):
     @property
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
-        batch = self.batch
-        return self._waits(all(batch.calls[index].awaiting for index in batch.running), children=False)
+        return self._waits(all(call.awaiting for call in self._running), children=False)
 
     @property
     def waits_for_children(self) -> bool:
         """Whether nothing moves before a child run has ended, or a person has answered."""
-        running = [self.batch.calls[index] for index in self.batch.running]
+        running = self._running
         still = all(call.awaiting or call.waits_for_child for call in running)
-        return self._waits(still and any(call.waits_for_child for call in running), children=True)
+        return still and any(call.waits_for_child for call in running) and self._waits(still, children=True)
+
+    @property
+    def _running(self) -> list[Call]:
+        """The calls that have begun, without those that wait for others that they asked for."""
+        return [self.batch.calls[index] for index in self.batch.running if not self.is_waiting(index)]
 
     def _waits(self, still: bool, *, children: bool) -> bool:
         """Whether no call begins, if those that have begun stand `still`."""
         batch, limits = self.batch, self.limits
+        if self.control.held_by:
+            return True
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
         if not still or not (asked or children):
             return False
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
         if batch.running and (not batch.concurrent or len(batch.running) >= limits.max_concurrent_calls):
-            return True  # nothing begins beside a call in doubt
+            return True  # nothing begins beside a call in doubt, or one that waits for those that it asked for
         if not batch.running and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
         return all(

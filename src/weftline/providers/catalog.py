@@ -23,7 +23,7 @@ from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.families import FAMILIES, NotAvailable, ProviderSettings, Source, build_provider
 from weftline.providers.listing import Lists
 from weftline.providers.offers import Generates, streaming
-from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.providers.pricing import UNPRICED, Price, PriceOverride, Prices
 from weftline.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
@@ -88,6 +88,11 @@ class Catalog:
         self._known: dict[str | None, ResolvedModel] = {}
         self._unavailable: list[UnavailableProvider] = []
         self._unpriced: set[str] = set()
+
+    async def preload(self) -> None:
+        """Loads the table of prices in a thread if a model may be in it: the first price would stall the loop."""
+        if not UNPRICED.issuperset([offer.provider.name.lower() for offer in self._offers.values()]):
+            await self._prices.preload()
 
     def price(self, entry: Entry) -> Price | None:
         """The list price of a model, whoever serves it; None when it is not known."""

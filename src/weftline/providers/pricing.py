@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _PER: Final = Decimal(1_000_000)
 _PACKAGE_IDS = {"xai": "x-ai", "azure-openai": "azure", "bedrock": "aws"}
-_UNPRICED = frozenset({"scripted"})
+UNPRICED = frozenset({"scripted"})
+"""Families that cost nothing."""
 
 
 class Price(Struct, frozen=True, omit_defaults=True):
@@ -149,7 +150,7 @@ def _package() -> Any:
 
 def _find(provider: str, model: str) -> tuple[PricedProvider, PricedModel] | None:
     name = provider.lower()
-    if name in _UNPRICED or not model:
+    if name in UNPRICED or not model:
         return None
     table = _package()
     if table is None:

@@ -23,8 +23,10 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
     EXECUTED,
     KIND,
+    OF_RUN,
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
     AwaitOpened,
     CallClosed,
     CallOpened,
@@ -320,6 +322,8 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
             return head.how in _BY_TOOLS and any(
                 accepts(state, head, attempt=attempt) for attempt in _attempts(state, head)
             )
+        case AwaitOpened() | AwaitClosed() if head.index == OF_RUN:
+            return not state.ended
         case CallStarted() | AwaitOpened():
             return any(accepts(state, head, attempt=attempt) for attempt in _attempts(state, head))
         case _:

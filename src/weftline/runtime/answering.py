@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
-from weftline.kernel.entries import ANSWERS, KIND, AwaitClosed, AwaitOutcome, decode_fact
+from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import covers, question_of
 from weftline.runtime.live import Draft, LiveRun
@@ -38,6 +38,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
     and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
     not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
+    A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
     """
 
     outcome: Said
@@ -162,6 +163,9 @@ async def edited(run: LiveRun, name: str, args: dict[str, Any]) -> bytes:
 
 def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
     """The fact that closes an await, for an answer that was checked. `args` are final."""
+    if question.index == OF_RUN:
+        about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
+        return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
     call = run.state.batch.calls[question.index]
     present = run.work.conversation.args[question.index]
     changed = args is not None and args != present

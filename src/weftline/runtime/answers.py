@@ -18,7 +18,7 @@ _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
 def closed_by_client(
-    run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str
+    run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str, lease: str = ""
 ) -> Draft:
     """The end of the call that this open question stands for."""
     output = with_edits(output, question.index, run.work)
@@ -32,6 +32,8 @@ def closed_by_client(
         is_error=output.is_error,
         client=call.client,
         size=size_of(run.work, output.parts),
+        parent=run.work.conversation.parent_of(question.index),
+        lease=lease,
     )
     failure = failure_told(output.failure, call.name) if output.is_error else None
     body = closed_body(

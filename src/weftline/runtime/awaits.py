@@ -87,8 +87,7 @@ def question_of(index: int, work: WorkingSet) -> AskBody | None:
     gated = conversation.gated.get(index)
     if gated is not None and gated.ask is not None:
         return gated.ask
-    turn = conversation.turn
-    return turn.calls[index].ask if turn is not None and index < len(turn.calls) else None
+    return conversation.asked(index).ask
 
 
 def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:

@@ -55,6 +55,8 @@ class LoggedCall(Struct, frozen=True, kw_only=True):
     """How it is offered to the client, if that carries it out."""
     child: str = ""
     """The run that carries it out, if there is one."""
+    parent: str = ""
+    """The id of the call that asked for it, if it was not the model."""
 
 
 class DoubtPage(Struct, frozen=True):
@@ -116,6 +118,7 @@ def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, run_
                 state="opened",
                 opened_at=at,
                 client=head.client,
+                parent=head.parent,
             )
         case CallStarted():
             _change(found, head, state="started", attempts=head.attempt, started_at=at, child=head.child)

@@ -11,22 +11,34 @@ it is empty; an empty dict or tuple costs it nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
-from weftline.kernel.bodies import AnswerBody, ClosedBody, EndedBody, GatedBody, Pattern, SummaryBody, TurnBody
+from weftline.kernel.bodies import (
+    AnswerBody,
+    AskedBody,
+    ClosedBody,
+    EndedBody,
+    GatedBody,
+    Pattern,
+    SummaryBody,
+    TurnBody,
+    TurnCall,
+)
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
+    OF_RUN,
     AttemptFailed,
     AwaitClosed,
+    CallAsked,
     CallClosed,
     CallGated,
     ChildEnded,
@@ -64,6 +76,7 @@ _PARTS = (
     InstructionsRendered,
     DeployAdopted,
     TurnCompleted,
+    CallAsked,
     CallGated,
     AwaitClosed,
     ChildEnded,
@@ -86,6 +99,28 @@ _TYPES = frozenset(_PARTS)
 _NOT_COUNTED = frozenset[How](
     {"blocked", "denied", "skipped", "not_run", "cancelled", "budget", "loop", "repeat_of_doubt", "excluded", "cap"}
 )
+
+
+_AS_ASKED = TurnCall()
+
+
+class Asked(Struct, frozen=True):
+    """A call that another call of the latest turn asked for. `parent` is the id of that one."""
+
+    index: int
+    parent: str
+    name: str
+    body: AskedBody
+
+
+class Closed(Struct, frozen=True):
+    """Its result."""
+
+    index: int
+    result: ToolResult
+
+
+Nested: TypeAlias = Asked | Closed
 
 
 class Conversation:
@@ -121,6 +156,8 @@ class Conversation:
         """The run's instructions, if code rendered them."""
         self.digests: Digests | None = None
         """What the run rests on; None before it was loaded, and for one that rests on no code."""
+        self.approved: set[str] = set()
+        """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
         self.partial = ""
@@ -142,6 +179,10 @@ class Conversation:
         self.hints: dict[int, Hint] = {}
         """What would help after those that failed."""
         self._open = 0
+        self._asked: dict[int, Asked] = {}
+        self.nested: dict[int, list[Nested]] = {}
+        """What calls of the latest turn asked for and what they were answered, in the order of the log, by the index of
+        the one that asked. No model reads of it."""
         self._queued: dict[str, User] = {}
         self._after_results: tuple[str, ...] = ()
         """What the model reads once every call of the turn has its result."""
@@ -217,6 +258,31 @@ class Conversation:
                         return result
         return None
 
+    def written(self, index: int) -> str:
+        """The arguments of a call of the latest turn, as whoever asked for it wrote them."""
+        if index in self._asked:
+            return self._asked[index].body.written
+        assert self.turn is not None
+        return self.turn.message.calls[index].args
+
+    def prepared(self, index: int) -> bytes:
+        """The same as they came out of the tool pipeline, before any gate."""
+        if index in self._asked:
+            return self._asked[index].body.args
+        assert self.turn is not None
+        return bodies.turn_args(self.turn)[index]
+
+    def asked(self, index: int) -> TurnCall:
+        """What the tool pipeline made of a call of the latest turn."""
+        if index in self._asked:
+            return self._asked[index].body.call
+        turn = self.turn
+        return turn.calls[index] if turn is not None and index < len(turn.calls) else _AS_ASKED
+
+    def parent_of(self, index: int) -> str:
+        """The id of the call that asked for this one; "" if it was the model."""
+        return self._asked[index].parent if index in self._asked else ""
+
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         in_words = vision is False
@@ -276,7 +342,11 @@ class Conversation:
                     self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                self.results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                result = ToolResult(head.id, head.name, closed.parts, head.is_error)
+                if head.parent:
+                    self._answer_further(head.index, result)
+                    return
+                self.results[head.index] = result
                 if head.is_error:
                     self._hint(head, closed)
                 self._grow(len(body))
@@ -291,6 +361,8 @@ class Conversation:
                 self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
             case ChildEnded():
                 self.children[head.index] = head, bodies.decode_ended(body)
+            case CallAsked():
+                self._ask_further(head, bodies.decode_asked(body))
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -350,10 +422,25 @@ class Conversation:
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
+        self._asked = {}
+        self.nested = {}
         self.results = {}
         self.hints = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
+
+    def _ask_further(self, head: CallAsked, body: AskedBody) -> None:
+        assert self.turn is not None
+        asked = Asked(head.index, self.turn.message.calls[head.parent].id, head.call.name, body)
+        self._asked[head.index] = asked
+        self.nested.setdefault(head.parent, []).append(asked)
+        self.args.append(body.args)
+        self.call_ids[head.call.id] = None
+
+    def _answer_further(self, index: int, result: ToolResult) -> None:
+        for events in self.nested.values():
+            if any(isinstance(one, Asked) and one.index == index for one in events):
+                events.append(Closed(index, result))
 
     def _gate(self, index: int, gated: GatedBody) -> None:
         self.gated[index] = gated
@@ -364,6 +451,10 @@ class Conversation:
             self.args[index] = bytes(gated.args)
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        if head.index == OF_RUN:
+            if head.outcome == "approved":
+                self.approved.add(head.id)
+            return
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)

@@ -2,16 +2,24 @@
 
 Each run records what it rests on when it begins. A process that takes it over compares that with what it has itself,
 and does what the run's `on_deploy` says: `adopt` goes on with the new code from the next turn, and the log says so;
-`pin` leaves the run alone until a process has the code that it began with.
+`pin` leaves the run alone until a process has the code that it began with; `ask` asks a person, before the run's next
+model call or tool, whether it may go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from weftline.kernel.deploys import Change, Digests, Part, changes
+from msgspec import Raw, Struct
+
+from weftline.kernel.bodies import AwaitBody, encode
+from weftline.kernel.deploys import PARTS, Change, Digests, Part, changes
+from weftline.kernel.entries import OF_RUN, AwaitOpened
+from weftline.kernel.state import State
 from weftline.plan import RunPlan
-from weftline.runtime.live import WorkingSet
+from weftline.runtime.live import Draft, WorkingSet
+from weftline.tools.digests import digest
 
 
 class Knows(Protocol):
@@ -33,6 +41,39 @@ def changes_of(plan: RunPlan, tools: Knows, *, before: Digests | None = None) ->
     return {} if before is None or now is None else changes(before, now)
 
 
-def changed_for(work: WorkingSet, tools: Knows) -> dict[Part, Change]:
-    """What is new to a run that was loaded from the store."""
-    return changes_of(work.plan, tools, before=work.conversation.digests)
+class Deploy(Struct, frozen=True):
+    """What is to be recorded about a run before this process drives it."""
+
+    adopted: dict[Part, Change] = {}
+    """What the run goes on with."""
+    asks: Draft | None = None
+    """The question to a person that comes first."""
+
+
+NO_DEPLOY = Deploy()
+
+
+def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
+    """What is new to a run that was loaded from the store, and what that means by its own policy."""
+    changed = changes_of(work.plan, tools, before=work.conversation.digests)
+    if not changed:
+        return NO_DEPLOY
+    if work.plan.limits.on_deploy != "ask":
+        return Deploy(changed)
+    now = digest(*[part for name in PARTS if name in changed for part in (name, changed[name].after)])
+    id = f"deploy_{now}"
+    if id in work.conversation.approved:
+        return Deploy(changed)
+    asked = AwaitOpened(state.turn, OF_RUN, id, "deploy", now)
+    return Deploy(asks=Draft(asked, encode(AwaitBody(question(changed), "", "", Raw(encode(changed))))))
+
+
+def question(changed: Mapping[Part, Change]) -> str:
+    """What a person is asked about a run that a deploy would change."""
+    have = "has" if len(changed) == 1 else "have"
+    parts = _listed(list(changed))
+    return f"The {parts} of this run {have} changed. May it go on with the new? Otherwise it is cancelled."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

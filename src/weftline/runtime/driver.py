@@ -116,7 +116,9 @@ class Driver:
             code = (work.toolbox or EMPTY).code
             if code is not None and run.state.step in ("batch", "answered"):
                 batch = run.state.batch
-                code.carry_on(run.state.turn - 1, calls=len(batch.calls), unclosed=batch.unclosed)
+                own = batch.own
+                unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
+                code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
@@ -126,14 +128,14 @@ class Driver:
                         break
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
-                if len(commands) == 1 and alone:
+                if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     facts = await self._outcome(run, commands[0], run.state)
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
             if self.stopping and driving.tasks and not run.gone:
-                await asyncio.wait(driving.tasks.values())  # what has begun may finish until the drain is over
+                await self._finish(run)
             if code is not None:
                 await code.happened(driving.taken_facts(), messages=work.conversation.messages)
         except asyncio.CancelledError:
@@ -152,6 +154,12 @@ class Driver:
         finally:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
+
+    async def _finish(self, run: LiveRun) -> None:
+        """What has begun may finish until the drain is over; but what asks for others would wait for those in vain."""
+        tasks = run.driving.tasks
+        while left := [task for key, task in tasks.items() if not task.done() and key[1] not in run.work.hosts]:
+            await asyncio.wait(left)
 
     async def _cut_off(self, run: LiveRun) -> None:
         """Ends the commands that are under way, and returns when they have cleaned up.
@@ -190,6 +198,8 @@ class Driver:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
         self._log.append(run, facts, state=state, at=at, thread_end=end)
+        for host in run.work.hosts.values():
+            host.look()
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -263,12 +273,20 @@ class Driver:
         """Carries out a command that was decided on in `state`; returns its resulting fact if the run is still waiting
         for it."""
         try:
-            outcome = await self._command(command, state, run.work, self._services, RunSink(self._log, run))
+            sink = RunSink(self._log, run, self._ask)
+            outcome = await self._command(command, state, run.work, self._services, sink)
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
             raise
         return () if outcome is None else self._accepted(run, outcome)
+
+    def _ask(self, run: LiveRun, outcome: Outcome) -> bool:
+        """Appends what a command asks for that goes on; the driver sees to it."""
+        facts = self._accepted(run, outcome)
+        self.record(run, facts)
+        run.poke()
+        return bool(facts)
 
     def abandon(self, run: LiveRun) -> None:
         """Records the cost of a model call that refuses to be cancelled."""
@@ -312,11 +330,12 @@ class Driver:
 class RunSink:
     """The embedded engine's side of a command that is under way."""
 
-    __slots__ = ("_attempt", "_log", "_run")
+    __slots__ = ("_ask", "_attempt", "_log", "_run")
 
-    def __init__(self, log: Log, run: LiveRun) -> None:
+    def __init__(self, log: Log, run: LiveRun, ask: Callable[[LiveRun, Outcome], bool]) -> None:
         self._log = log
         self._run = run
+        self._ask = ask
         self._attempt = run.state.totals.attempts
 
     async def permit(self) -> None:
@@ -338,6 +357,9 @@ class RunSink:
         asking = state.attempt.open or state.compaction.open
         return not self._run.gone and asking and state.totals.attempts == self._attempt
 
+    def take(self, outcome: Outcome) -> bool:
+        return self._ask(self._run, outcome)
+
     def full(self) -> bool:
         return self._log.full(self._run)
 
@@ -345,7 +367,14 @@ class RunSink:
 def _is_finishing(run: LiveRun) -> bool:
     """Whether a paused run still has something under way. The log may not say so: nothing records that a gate is
     being asked, and one that is cut off would be asked again."""
-    return run.state.control.paused and not run.state.ended and bool(run.driving.tasks)
+    if not run.state.control.paused or run.state.ended:
+        return False
+    # What asks for others waits for a resume if those do.
+    return any(not (key[1] in run.work.hosts and run.state.is_waiting(key[1])) for key in run.driving.tasks)
+
+
+def _asks_for_others(run: LiveRun, command: Command) -> bool:
+    return isinstance(command, RunTool) and run.state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
 from weftline.kernel import bodies
-from weftline.kernel.accept import MAX_QUEUED, accepts, open_await, open_question
+from weftline.kernel.accept import MAX_QUEUED, accepts, open_await
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     RULES,
@@ -36,6 +36,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
+from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob, Sampling, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
@@ -45,15 +46,16 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
-from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.children import child_write
+from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.conversation import Conversation, input_bytes
 from weftline.runtime.created_once import CreatedOnce
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import Resumed
+from weftline.runtime.engine import Leased, Observer, Resumed
+from weftline.runtime.fallbacks import check_fallbacks
 from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
@@ -141,6 +143,9 @@ class EmbeddedEngine(StoredRuns):
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
+        self._client_calls = ClientCalls(
+            store, log=self._log, residents=self._residents, append=self._append_all, open_tools=opener.open_tools
+        )
         self._next_key = await store.last_key() + 1
         if store.held:
             command = f"weftline resume --all{db_option(self._store.folder)}"
@@ -209,6 +214,10 @@ class EmbeddedEngine(StoredRuns):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
         await self.stop()
 
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that."""
+        return self._hub.observe(observer)
+
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
         self._residents.on_ended = ended
@@ -249,6 +258,7 @@ class EmbeddedEngine(StoredRuns):
                 issues = [issue for model in models for issue in refused_sampling(plan, model)]
                 if issues:
                     raise invalid(issues)
+        check_fallbacks(plan)
         if plan.tools:
             await self._tools.check(plan, workspace=workspace)
 
@@ -372,27 +382,33 @@ class EmbeddedEngine(StoredRuns):
         return True
 
     async def answer(
-        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self,
+        key: int,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+        token: str = "",
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
-        self._log.require_well()
-        run = await self._residents.load(key)
-        state = run.state
-        question = None if state.ended else open_question(state, call_id)
-        if question is None:
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            if call_id in state.questions.ignored:
-                return False
-            if idempotency_key and await was_answered(
-                self._log_store, key, call_id, output, idempotency_key=idempotency_key
-            ):
-                return True
-            if state.ended:
-                raise Conflict("The run has ended.", code="run_terminal")
-            raise NotFound("No call of this run waits for a result under this id.", code="unknown_call")
-        closed = closed_by_client(run, question, output, message_id=message_id, idempotency_key=idempotency_key)
-        await self._append(run, closed.head, closed.body)
-        return True
+        return await self._client_calls.answer(
+            key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
+        )
+
+    async def claim(
+        self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
+    ) -> Leased:
+        """Gives a client an offered call to itself, for a while."""
+        return await self._client_calls.claim(key, call_id, lease_us=lease_us, claim_id=claim_id, by=by)
+
+    async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
+        """Extends a lease by its time, from now on."""
+        return await self._client_calls.heartbeat(key, call_id, token)
+
+    async def release(self, key: int, call_id: str, token: str) -> None:
+        """Gives a claimed call back: it is offered to all clients again."""
+        await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named

@@ -7,12 +7,13 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import AwaitOutcome, Fact
+from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
@@ -72,6 +73,10 @@ class EntryBatch:
         return self._views[project]
 
 
+Observer: TypeAlias = Callable[[EntryBatch], object]
+"""Gets what was committed, run by run in the order of the log. It is called on the loop and returns at once."""
+
+
 class Resumed(Struct, frozen=True):
     """What became of an order to let the runs of a store continue."""
 
@@ -79,6 +84,15 @@ class Resumed(Struct, frozen=True):
     """Whether they were held until then."""
     runs: int
     """How many have not ended."""
+
+
+class Leased(Struct, frozen=True):
+    """A call that a client has to itself. `attempt` counts how often it was offered."""
+
+    token: str
+    until: int
+    lease_us: int
+    attempt: int
 
 
 class Follower(Protocol):
@@ -190,13 +204,44 @@ class Engine(Protocol):
         ...
 
     async def answer(
-        self, key: int, call_id: str, output: ToolOutput, *, message_id: str = "", idempotency_key: str = ""
+        self,
+        key: int,
+        call_id: str,
+        output: ToolOutput,
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+        token: str = "",
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
 
         `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same
         result is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
+
+        `token` is that of a lease. Raises `Conflict` (`lease_held`) if another client has claimed the call, and
+        (`lease_lost`) if another client has taken it over.
         """
+        ...
+
+    async def claim(
+        self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
+    ) -> Leased:
+        """Gives a client an offered call to itself for `lease_us`. The same `claim_id` gets the same token again.
+
+        Raises `Conflict` (`lease_held`) with `until`, the time at which the other client's lease ends, `NotFound`
+        (`unknown_call`) if the call does not wait for a result, and `Conflict` (`run_terminal`).
+        """
+        ...
+
+    async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
+        """Extends a lease by its time, from now on. The call's own time limit stays.
+
+        Raises `Conflict` (`lease_lost`, `run_terminal`).
+        """
+        ...
+
+    async def release(self, key: int, call_id: str, token: str) -> None:
+        """Gives a claimed call back: it is offered to all clients again. Raises as `heartbeat` does."""
         ...
 
     async def answer_await(
@@ -337,6 +382,13 @@ class Engine(Protocol):
     def beat(self) -> None:
         """Called at regular intervals: wakes each follower that has had nothing for `QUIET_BEATS` of them, so that it
         can send a keep-alive."""
+        ...
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that.
+
+        What it raises is logged, and changes nothing for the run or for other observers; it is called again.
+        """
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:

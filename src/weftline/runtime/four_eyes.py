@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from weftline.errors import Forbidden
 from weftline.kernel.bodies import decode_control, decode_queued
-from weftline.kernel.entries import KIND, AwaitClosed, MessageQueued, RunResumed, decode_fact
+from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, MessageQueued, RunResumed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.answering import NAMELESS, Answer
@@ -71,7 +71,7 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
     found: list[str] = []
     for fact in reversed(facts):
         head = decode_fact.decode(fact.head)
-        if isinstance(head, AwaitClosed) and head.outcome == "approved":
+        if isinstance(head, AwaitClosed) and head.outcome == "approved" and head.index != OF_RUN:
             break
         if isinstance(head, RunResumed) and fact.body and decode_control(fact.body).messages:
             found.append(head.requested_by)

@@ -9,14 +9,18 @@ nothing keeps only a bounded amount in memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT
-from weftline.runtime.engine import QUIET_BEATS, EntryBatch
+from weftline.runtime import ids
+from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
 from weftline.runtime.turns import Turns
-from weftline.store.base import LogStore
+from weftline.store.base import LogStore, Stored, Write
+
+logger = logging.getLogger(__name__)
 
 QUEUE_BYTES = 32 * 1024
 """How much is queued for a reader that is still busy."""
@@ -189,6 +193,7 @@ class Hub:
         self._streams: dict[int, int] = {}
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
+        self._observers: list[Observer] = []
         self._turns = Turns()
 
     def reserve(self, workspace: int) -> ReservedStream:
@@ -254,8 +259,35 @@ class Hub:
             for subscription in topic:
                 subscription.end()
 
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with what was committed, of every run. Returns what ends that."""
+        self._observers.append(observer)
+
+        def leave() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+        return leave
+
+    def begun(self, child: Write) -> None:
+        """A child run was created by a commit of its parent."""
+        if self._observers and child.new is not None:
+            items = [Stored(1, item.at, item.kind, item.head, item.body, item.count) for item in child.items]
+            size = sum([item.size for item in items])
+            run_id = ids.run_id(child.key, child.new.salt)
+            self._tell(EntryBatch(run_id, items, size=size, last_seq=len(items), ended=False))
+
+    def _tell(self, batch: EntryBatch) -> None:
+        for observer in tuple(self._observers):
+            try:
+                observer(batch)
+            except Exception:
+                logger.exception("run %s: an observer failed", batch.run_id)
+
     def publish(self, run: int, batch: EntryBatch, *, workspace: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""
+        if self._observers:
+            self._tell(batch)
         self._recent.add(run, batch, workspace=workspace)
         topic = self._topics.get(run)
         if topic is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -165,6 +166,14 @@ class RunLog:
         return "paused" if state.questions.open and state.waits_for_people else "running"
 
 
+class Host(Protocol):
+    """A call that is under way and asks for others."""
+
+    def look(self) -> None:
+        """Facts were appended: some of them may answer it."""
+        ...
+
+
 class WorkingSet:
     """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
 
@@ -173,6 +182,7 @@ class WorkingSet:
         "blobs",
         "catalog",
         "conversation",
+        "hosts",
         "plan",
         "run_id",
         "secrets",
@@ -189,6 +199,8 @@ class WorkingSet:
         """Sealed header values of the tools that the server dials."""
         self.blobs: dict[str, bytes] = {}
         """What the run brought along, until it is opened."""
+        self.hosts: dict[int, Host] = {}
+        """The calls under way that ask for others, by index."""
         self.toolbox: Toolbox | None = None
         self.catalog: Catalog | None = None
         self.workspace_slug = ""

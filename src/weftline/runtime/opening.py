@@ -14,7 +14,7 @@ from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
-from weftline.runtime.deploys import changed_for
+from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.inheriting import Inherited, as_fact, left_to
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
@@ -75,7 +75,8 @@ class RunOpener:
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         rendered, memory = None, RunMemory(work.conversation.memory)
-        changed = {} if run.driving.opened or work.conversation.digests is None else changed_for(work, self._tools)
+        deploy = NO_DEPLOY if work.conversation.digests is None else deploy_for(run.state, work, self._tools)
+        changed = deploy.adopted
         anew = "prompt" in changed
         if code is not None and (anew or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
@@ -87,6 +88,8 @@ class RunOpener:
             facts.append(Draft(HistoryPinned(len(history))))
             if summary is not None and summary.upto <= len(history):
                 facts.append(as_fact(summary, work))
+        if deploy.asks is not None:
+            facts.append(deploy.asks)
         if changed:
             body = b"" if not anew else encode(RenderedBody(rendered or "", memory.changes()))
             facts.append(Draft(DeployAdopted(changed), body))

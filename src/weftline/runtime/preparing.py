@@ -1,4 +1,6 @@
-"""What becomes of the calls that a model asked for before anything is decided: their tools and final arguments."""
+"""What becomes of the calls that a model, or a call of its, asked for before anything is decided: their tools and final
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run
+from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 
@@ -39,66 +41,77 @@ _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log as it is."""
 
 
+class Prepared(Struct, frozen=True):
+    """A call that can be asked for. `invalid` is what is read in place of its result, if it cannot begin."""
+
+    asked: AskedCall
+    args: bytes
+    invalid: str = ""
+    ask: AskBody | None = None
+    failure: Failure | None = None
+
+
 async def prepare_calls(
     message: Assistant, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """Each call's tool and final arguments, determined once: from here on they are facts, whatever code runs next.
-
-    Tools that are `withheld` in this turn are not called.
-    """
-    toolbox = work.toolbox or EMPTY
+    """The calls of a model's message. Tools that are `withheld` in this turn are not called."""
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
     asks: dict[int, AskBody] = {}
     failures: dict[int, Failure] = {}
-    code = toolbox.code
-    gated = code is not None and code.gates
-    sequential = code is not None and code.sequential
     for index, call in enumerate(message.calls):
         if index % _STINT == _STINT - 1:
             await asyncio.sleep(0)  # others have a turn
-        tool = toolbox.get(call.name)
-        if tool is None:
-            args = _as_object(call.args)
-            asked.append(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated))
-        else:
-            prepared = await _prepared(tool, call, work, services, code)
-            if isinstance(prepared, _Misfit):
-                args, invalid[index] = _as_object(call.args), prepared.text
-                if prepared.failure is not None:
-                    failures[index] = prepared.failure
-            else:
-                args = prepared
-            verdict = "invalid" if index in invalid else "ok"
-            if call.name in toolbox.excluded or call.name in withheld:
-                invalid.pop(index, None)
-                failures.pop(index, None)
-                verdict = "excluded"
-            concurrent = tool.concurrent and not sequential
-            asked.append(
-                AskedCall(
-                    call.id,
-                    call.name,
-                    digest(args),
-                    verdict,
-                    tool.effect,
-                    tool.client,
-                    concurrent,
-                    gated and verdict != "excluded",
-                    is_carried_out_by_run(tool),
-                    bookkeeping=is_bookkeeping(tool),
-                    terminal=ends_run(tool),
-                )
-            )
-            if not gated and verdict == "ok" and (asking := put_to_people(tool, args, work)) is not None:
-                asked[-1] = replace(asked[-1], verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
-                if asking.problem:
-                    invalid[index] = asking.problem
-                if asking.body is not None:
-                    asks[index] = asking.body
-        found.append(args)
+        prepared = await prepare_call(call, work, services, withheld=withheld)
+        asked.append(prepared.asked)
+        found.append(prepared.args)
+        if prepared.invalid:
+            invalid[index] = prepared.invalid
+        if prepared.ask is not None:
+            asks[index] = prepared.ask
+        if prepared.failure is not None:
+            failures[index] = prepared.failure
     return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks, failures=failures)
+
+
+async def prepare_call(
+    call: ToolCall, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+) -> Prepared:
+    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
+    toolbox = work.toolbox or EMPTY
+    code = toolbox.code
+    gated = code is not None and code.gates
+    tool = toolbox.get(call.name)
+    if tool is None:
+        args = _as_object(call.args)
+        return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
+    prepared = await _prepared(tool, call, work, services, code)
+    misfit = prepared if isinstance(prepared, _Misfit) else None
+    args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
+    verdict = "ok" if misfit is None else "invalid"
+    if call.name in toolbox.excluded or call.name in withheld:
+        misfit, verdict = None, "excluded"
+    asked = AskedCall(
+        call.id,
+        call.name,
+        digest(args),
+        verdict,
+        tool.effect,
+        tool.client,
+        tool.concurrent and not (code is not None and code.sequential),
+        gated and verdict != "excluded",
+        is_carried_out_by_run(tool),
+        bookkeeping=is_bookkeeping(tool),
+        terminal=ends_run(tool),
+        host=is_host(tool),
+    )
+    if misfit is not None:
+        return Prepared(asked, args, misfit.text, failure=misfit.failure)
+    if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
+        return Prepared(asked, args)
+    asked = replace(asked, verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
+    return Prepared(asked, args, asking.problem, asking.body)
 
 
 class _Misfit(Struct, frozen=True):

@@ -41,6 +41,7 @@ from weftline.kernel.entries import (
     RunEnded,
 )
 from weftline.kernel.evolve import evolve
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import New
 from weftline.messages import Text
 from weftline.runtime.live import Draft, LiveRun
@@ -73,7 +74,7 @@ def adoption(run: LiveRun, epoch: int) -> list[Draft]:
     if not state.in_flight or state.ended:
         return []
     calls = state.batch.calls
-    begun = {calls[index].name for index in state.batch.running}
+    begun = {calls[index].tool for index in state.batch.running}
     toolbox = run.work.toolbox
     effects: dict[str, Effect] = {}
     for name in sorted(begun):
@@ -430,7 +431,7 @@ def _control_s(row: UnderWay) -> float:
 
 def plain_body(new: New) -> bytes:
     match new.head:
-        case CallOpened():
+        case CallOpened() | CallUnclaimed():
             return encode(OpenedBody(Raw(b"{}")))
         case CallClosed():
             return encode(ClosedBody((Text(new.text),)))

@@ -398,6 +398,7 @@ class Residents:
         if run.state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
             self._cut_children(run)
         for child in write.children:
+            self._hub.begun(child)
             self._spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.told_parent(run, write):
             self._spawn(self._lineage.wake(write.wakes))

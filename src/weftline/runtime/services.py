@@ -61,6 +61,10 @@ class Sink(Protocol):
         """Whether the command's outcome is still wanted."""
         ...
 
+    def take(self, outcome: Outcome) -> bool:
+        """Appends what a command asks for while it is under way. Returns False if the run does not take it."""
+        ...
+
     def full(self) -> bool:
         """Whether so much is on its way to disk that the source should wait for `durable`."""
         ...

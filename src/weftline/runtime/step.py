@@ -35,6 +35,7 @@ from weftline.kernel.entries import (
     TimerFired,
 )
 from weftline.kernel.evolve import evolve
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Telemetry
@@ -123,7 +124,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             estimated = state.totals.estimated or state.attempt.open or state.compaction.open
             return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
         case CallOpened():
-            return Draft(head, _opened(work, head))
+            return Draft(head, bodies.encode(offer_body(work, head)))
         case CallStarted():
             return Draft(_as_strict_as_now(state, work, head))
         case CallClosed():
@@ -138,6 +139,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
             return Draft(head, bodies.encode(bodies.TakenBody(conversation.queued_texts(head.ids))))
+        case CallUnclaimed():
+            return Draft(head, bodies.encode(offer_body(work, head)))
         case OutputRejected():
             problem = conversation.turn.problem if conversation.turn is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
@@ -199,7 +202,7 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
 def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
     """A tool may have become stricter since the call was announced, by a deploy in between."""
     call = state.batch.calls[head.index]
-    tool = None if work.toolbox is None else work.toolbox.get(call.name)
+    tool = None if work.toolbox is None else work.toolbox.get(call.tool)
     if tool is None or STRICTNESS[tool.effect] <= STRICTNESS[call.effect]:
         return head
     return replace(head, effect=tool.effect)
@@ -216,11 +219,11 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
-    failure = _misfit(work, head.index) if head.how == "invalid" else None
+    failure = work.conversation.asked(head.index).failure if head.how == "invalid" else None
     head = with_failure(head, failure)
     gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or _invalid(work, head.index)),)
+        parts = (Text(text or work.conversation.asked(head.index).invalid),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -230,25 +233,16 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     return Draft(head, closed_body(work, head.index, parts, failure=failure))
 
 
-def _misfit(work: WorkingSet, index: int) -> Failure | None:
-    """What the pipeline found out about arguments that do not fit."""
-    turn = work.conversation.turn
-    return turn.calls[index].failure if turn is not None and index < len(turn.calls) else None
-
-
-def _invalid(work: WorkingSet, index: int) -> str:
-    turn = work.conversation.turn
-    return turn.calls[index].invalid if turn is not None and index < len(turn.calls) else ""
-
-
-def _opened(work: WorkingSet, head: CallOpened) -> bytes:
+def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
+    """What a call is announced with: its final arguments, and what a client gets besides."""
     args = work.conversation.args
     echo: Raw | UnsetType = UNSET
-    if head.client is not None and not head.blocked and work.toolbox is not None:
+    announced = isinstance(head, CallUnclaimed) or not head.blocked
+    if head.client is not None and announced and work.toolbox is not None:
         tool = work.toolbox.get(head.name)
         if tool is not None and tool.echo is not None:
             echo = tool.echo
-    return bodies.encode(bodies.OpenedBody(Raw(args[head.index] if head.index < len(args) else b"{}"), echo))
+    return bodies.OpenedBody(Raw(args[head.index] if head.index < len(args) else b"{}"), echo)
 
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:

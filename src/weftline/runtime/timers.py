@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import LiveRun
@@ -65,8 +66,8 @@ class Timers:
 
     def watch(self, run: LiveRun, due_at: int) -> None:
         """A driven run wants to be asked again at this time, whatever its commands do."""
-        if self._is_in_grace(run, self._clock.now_us()):
-            due_at = max(due_at, self._grace_until)
+        if (grace_ends := self._grace_ends(run, self._clock.now_us())) is not None:
+            due_at = max(due_at, grace_ends)
         watched = self._watched.get(run.key)
         if watched is None or due_at < watched:
             self._watched[run.key] = due_at
@@ -147,20 +148,36 @@ class Timers:
             self._alarm.at(now)
 
     def _fire(self, run: LiveRun, now: int) -> None:
-        if not self._is_in_grace(run, now):
+        grace_ends = self._grace_ends(run, now)
+        if grace_ends is None:
             self._fleet.fire(run, now)
         elif run.active:
-            self.watch(run, self._grace_until)
+            self.watch(run, grace_ends)
         else:
-            self._alarm.at(self._grace_until)
+            self._alarm.at(grace_ends)
 
-    def _is_in_grace(self, run: LiveRun, now: int) -> bool:
-        """Whether a client or a person was asked before this server was down or stalled, and may still answer."""
-        if now >= self._grace_until:
-            return False
+    def _grace_ends(self, run: LiveRun, now: int) -> int | None:
+        """When the time is over in which a client or a person may still answer, or a client send a heartbeat, who was
+        asked before this server was down or stalled; None if it is.
+        """
+        if now >= self._grace_until and now >= self._away_until + MAX_LEASE_US:
+            return None
+        ends = 0
         for question in run.state.questions.open.values():
             if question.deadline_at is not None:
                 asked_at = question.asked_at or question.deadline_at - run.state.limits.local_timeout_us
                 if asked_at < self._away_until:
-                    return True
-        return False
+                    ends = max(ends, self._grace_until)
+            if question.lease is not None and not question.lease.lost:
+                ends = max(ends, self._lease_grace_ends(question.lease))
+        return ends if ends > now else None
+
+    def _lease_grace_ends(self, lease: Lease) -> int:
+        """A lease that is older than the last absence holds for its whole time after it."""
+        if lease.until - lease.lease_us >= self._away_until:
+            return 0
+        return max(self._grace_until, self._away_until + lease.lease_us)
+
+    def lease_ends(self, lease: Lease) -> int:
+        """When a lease runs out if nothing more is heard of its client."""
+        return max(lease.until, self._lease_grace_ends(lease))

@@ -17,8 +17,10 @@ from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
 from weftline.runtime import ids
+from weftline.runtime.asking import AskingCall, tool_timeout_s
 from weftline.runtime.awaits import ask_about_doubt, with_edits
 from weftline.runtime.code import PendingCall
+from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -31,36 +33,35 @@ from weftline.tools.results import output_of, raised_by
 
 logger = logging.getLogger(__name__)
 
-TOOL_TIMEOUT_S = 120.0
+HOST_TIMEOUT_S = 365 * 86_400.0
 _REPEATABLE = ("read", "idempotent")
 """Effects whose calls are never in doubt."""
 
 
-def tool_timeout_s(tool: Tool, state: State) -> float:
-    """How long a call may take: by the run's policy, else as its tool says."""
-    rule = state.limits.policy
-    own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
-    return own_s or TOOL_TIMEOUT_S
-
-
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
     call = state.batch.calls[command.index]
-    tool = (work.toolbox or EMPTY).get(call.name)
+    tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
-        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.name), is_error=True), "failed", 0)
+        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
+    args = work.conversation.args[command.index]
+    if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+        return _closed(command, call, work, refused, "failed", 0)
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     notes = ProgressNotes(sink, call=call.id, name=call.name)
     context.on_progress, context.emit = notes.take, notes.emit
+    asking = None
+    if call.host:
+        asking = context.further = AskingCall(command, state, work, services, sink, limit_s=tool_timeout_s(tool, state))
     memory = context.state = RunMemory(work.conversation.memory)
-    args = work.conversation.args[command.index]
     code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state)
     how: How
-    deadline = services.deadlines.after(timeout_s)
+    # One that asks for others has its own time, without theirs, and sees to it itself.
+    deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
         async with deadline:
             if call.asks is not None and await tool.prepare(args.decode()) != args:
@@ -87,9 +88,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             how, output = "failed", raised_by(call.name, error)
     finally:
         notes.close()
+        if asking is not None:
+            asking.close()
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
-    active_us = int((loop.time() - started) * 1_000_000)
+    active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
         logger.info(
@@ -114,7 +117,7 @@ def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | Uns
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
     """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
     call = state.batch.calls[command.index]
-    tool = (work.toolbox or EMPTY).get(call.name)
+    tool = (work.toolbox or EMPTY).get(call.tool)
     answer = Unknown()
     if tool is not None:
         answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state))
@@ -207,6 +210,7 @@ def closed(
         digest=digest(content),
         active_us=active_us,
         size=size_of(work, output.parts),
+        parent=work.conversation.parent_of(command.index),
     )
     failure = failure_told(output.failure, call.name) if output.is_error else None
     body = closed_body(work, command.index, output.parts, state=state, failure=failure, telemetry=output.telemetry)
@@ -229,7 +233,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         run_id=work.run_id,
         call_id=call.id,
         idempotency_key=ids.idempotency_key(services.store_id, work.run_id, turn, index, call.digest),
-        tool_name=call.name,
+        tool_name=call.tool,
         workspace=work.workspace_slug,
         turn=turn,
         attempt=attempt,
@@ -248,22 +252,19 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     """The call as the agent's code sees it."""
     call = state.batch.calls[index]
     conversation = work.conversation
-    body = conversation.turn
-    assert body is not None
-    problem = body.calls[index].invalid if index < len(body.calls) else ""
     under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
         turn=turn,
         index=index,
         id=call.id,
         name=call.name,
-        raw_args=body.message.calls[index].args,
+        raw_args=conversation.written(index),
         args=conversation.args[index],
-        problem=problem,
+        problem=conversation.asked(index).invalid,
         tool=(work.toolbox or EMPTY).get(call.name),
         counts=dict(conversation.counts),
         under_way=Counter(under_way),
-        prepared=bodies.turn_args(body)[index],
+        prepared=conversation.prepared(index),
         result_of=conversation.result_of,
         is_blind=lambda: is_blind(work, state.attempt.choice),
     )

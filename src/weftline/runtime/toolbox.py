@@ -32,6 +32,7 @@ from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
 
 _BOXES = 512
+_NO_PROMPT = digest("text", "")
 
 
 class Toolbox:
@@ -130,7 +131,7 @@ class ServerTools:
         found = self._digests.get(names)
         if found is None:
             found = self._digests[names] = self._digests_of(names)
-        return Digests(digest("text", plan.system or ""), *found, given=True)
+        return Digests(digest("text", plan.system) if plan.system else _NO_PROMPT, *found, given=True)
 
     def _digests_of(self, names: tuple[str, ...]) -> tuple[str, str]:
         if len(self._digests) >= _BOXES:
@@ -181,6 +182,7 @@ class ServerTools:
                         output_schema=None if ref.output_schema is UNSET else ref.output_schema,
                         long_running=ref.long_running,
                         tags=ref.tags,
+                        effect=ref.effect,
                     )
                 ]
             case A2ALocalRef():

@@ -104,8 +104,8 @@ async def __weftline_run(value, args, name, type=type, str=str, TypeError=TypeEr
     % (MAX_PARTS, MAX_FRAME_BYTES)
 )
 _FUNCTION = """
-def {name}(*args):
-    return __weftline_call({id}, __weftline_out(args, 'arguments'))
+def {name}(*args, **named):
+    return __weftline_call({id}, __weftline_out((*args, named) if named else args, 'arguments'))
 """
 _REPORT = """
 def report(value):
@@ -272,7 +272,10 @@ class Session:
             raise Unlinked(name, f"Cannot import {name!r}: there is no such import", node)
 
     def _function(self, id: int) -> Callable[..., object]:
-        return lambda *args: self._called(id, args)  # pyright: ignore[reportUnknownLambdaType]
+        def function(*args: object, **named: object) -> object:
+            return self._called(id, (*args, named) if named else args)
+
+        return function
 
     async def _called(self, id: int, args: Any) -> object:
         self._calls += 1

@@ -10,7 +10,7 @@ from weftline.sandbox.values import Functions, copied, path_to
 from weftline.suggestions import did_you_mean
 from weftline.surrogates import whole
 
-_WORDS = frozenset(
+JS_WORDS = frozenset(
     {"arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default", "delete"}
     | {"do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function", "globalThis", "if"}
     | {"implements", "import", "in", "Infinity", "instanceof", "interface", "let", "NaN", "new", "null", "package"}
@@ -61,7 +61,7 @@ def read(
 
 def _check_name(name: str, *, python: bool) -> None:
     fits = name.isidentifier() if python else name.replace("$", "_").isidentifier()
-    if not fits or (keyword.iskeyword(name) if python else name in _WORDS):
+    if not fits or (keyword.iskeyword(name) if python else name in JS_WORDS):
         raise ValueError(f"globals: {name!r} cannot be the name of a variable.")
 
 

@@ -133,6 +133,8 @@ class _Look:
                 what = f"Its {parts} {have} changed: it goes on with the new."
             case "pin":
                 what = f"Its {parts} {have} changed: it waits for the code that it began with."
+            case "ask":
+                what = f"Its {parts} {have} changed: it asks a person before it goes on."
         found = [
             self._of_run(
                 row, "deploy", what, agent=agent, policy=policy, changed=changed, needs_person=policy != "adopt"

@@ -278,7 +278,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
         scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
-        warm = asyncio.create_task(transport.preload())
+        warm = asyncio.create_task(_warm_up(transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.tell()
@@ -309,6 +309,12 @@ async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> N
     """What a backup still had to deliver or to start has mostly been since: it waits with the runs."""
     await engine.moving()
     await work()
+
+
+async def _warm_up(transport: AiohttpTransport, models: Catalog) -> None:
+    """What the first model call needs, which would take it a quarter of a second, and with it everybody else."""
+    await transport.preload()
+    await models.preload()
 
 
 async def _beat(engine: Engine) -> None:

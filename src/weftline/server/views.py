@@ -166,6 +166,7 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
             closed_at=None if one.closed_at is None else responses.iso(one.closed_at),
             client=one.client,
             child_run_id=one.child or None,
+            parent_tool_use_id=one.parent or None,
         )
         for one in found
     ]

@@ -92,6 +92,35 @@ def _nobody_listens(kind: str, data: object) -> None:
     """For a call that nobody follows."""
 
 
+class Diverged(Exception):
+    """A call that was carried out again asks for other calls than before."""
+
+
+class FurtherCalls(Protocol):
+    """How a call has other tools of its run called: through the pipeline that the model's calls go through.
+
+    A call that was cut off, by a crash or because the run waits for somebody, is carried out again from the start.
+    What it asked for before is then answered from the log, so it must ask for the same again.
+    """
+
+    @property
+    def clock_ms(self) -> int:
+        """What the time was when the call first began, in milliseconds: the same whenever it is carried out again."""
+        ...
+
+    async def ask(self, tool: str, args: str) -> ToolOutput:
+        """The result of a call of `tool` with these arguments, a JSON object. Raises `Diverged`."""
+        ...
+
+    async def settled(self) -> None:
+        """Returns when all that was asked for has its result."""
+        ...
+
+    def limit(self, expired: Callable[[], None]) -> None:
+        """Has `expired` called when the call has taken its time, not counting that of the calls it waits for."""
+        ...
+
+
 class ToolContext(Struct, Generic[Deps]):
     """What a server tool knows about the call it is carrying out.
 
@@ -121,6 +150,8 @@ class ToolContext(Struct, Generic[Deps]):
     """
     deps: Deps = None  # type: ignore[assignment]
     """What the agent's own code was given for this run."""
+    further: FurtherCalls | None = None
+    """For a tool that is a host (`is_host`)."""
     telemetry: Telemetry | None = None
     """What the call took, for a tool that knows: set it before you return."""
 
@@ -214,6 +245,11 @@ def tags_of(tool: Tool) -> frozenset[str]:
 def is_bookkeeping(tool: Tool) -> bool:
     """Whether no cap of a policy counts its calls."""
     return bool(getattr(tool, "bookkeeping", False))
+
+
+def is_host(tool: Tool) -> bool:
+    """Whether its calls may ask for further calls. They are carried out again after a crash."""
+    return bool(getattr(tool, "host", False))
 
 
 def ends_run(tool: Tool) -> bool:

@@ -77,6 +77,7 @@ class LocalTool(_ClientTool):
         output_schema: JSON Schema of the result; kept when its root is an object, otherwise dropped.
         long_running: Tells the model not to repeat a call that answered with an intermediate status.
         tags: What the filters of a policy know it by.
+        effect: What carrying out a call twice would mean; `idempotent` if nothing is said.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class LocalTool(_ClientTool):
         output_schema: Raw | None = None,
         long_running: bool = False,
         tags: Iterable[str] = (),
+        effect: Effect | None = None,
     ) -> None:
+        self.effect: Effect = effect or "idempotent"
         self.tags = frozenset(tags)
         if long_running:
             description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING

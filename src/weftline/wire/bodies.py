@@ -55,3 +55,5 @@ class ToolResultBody(Struct, frozen=True):
     failure: SentFailure | None = None
     oversize: bool = False
     unknown: tuple[UnknownField, ...] = ()
+    token: str = ""
+    """Of the lease that the client has on the call."""

@@ -35,6 +35,8 @@ class Call(Struct, rename="camel", kw_only=True):
     closed_at: _Time | None
     client: str | None
     child_run_id: str | None
+    parent_tool_use_id: str | None
+    """The call that asked for it, if it was code of the model's and not the model itself."""
 
 
 class CallPage(Struct, rename="camel"):

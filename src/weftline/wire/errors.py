@@ -8,6 +8,7 @@ from msgspec.json import Encoder
 
 from weftline.errors import TABLE, WeftlineError
 from weftline.suggestions import sentence
+from weftline.wire.responses import iso
 
 _encode = Encoder(enc_hook=str).encode
 _CODES = {"unknown_call": "unknown_tool_use", "thread_ended": "session_ended"}
@@ -41,7 +42,7 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     for name, value in err.details.items():
         key = _camel(name)
         if key not in _FIXED:
-            body[key] = value
+            body[key] = iso(value) if name.endswith("_at") and isinstance(value, int) else value
     return _encode(body)
 
 

@@ -33,6 +33,7 @@ from weftline.kernel.entries import (
     AwaitOpened,
     AwaitPassed,
     BudgetExceeded,
+    CallAsked,
     CallClosed,
     CallGated,
     CallOpened,
@@ -58,6 +59,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import preview_of
@@ -373,21 +375,47 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_opened(body)
     if head.client is None:
-        return "tool_call", encode(
-            {
-                "toolUseId": head.id,
-                "name": head.name,
-                "input": content.args,
-                "args": content.args,
-                "turn": head.turn,
-            }
-        )
-    payload = encode(
-        {"toolUseId": head.id, "name": head.name, "args": content.args, "kind": head.client, "turn": head.turn}
-    )
+        shown = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
+        return "tool_call", encode(shown | {"turn": head.turn} | _parent(head))
+    return "local_tool_call", _offered(head, content)
+
+
+def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> bytes:
+    payload: dict[str, Any] = {
+        "toolUseId": head.id,
+        "name": head.name,
+        "args": content.args,
+        "kind": head.client,
+        "turn": head.turn,
+    }
+    if isinstance(head, CallUnclaimed):
+        payload["attempt"] = head.attempt
+    else:
+        payload |= _parent(head)
+    encoded = encode(payload)
     if content.echo is not UNSET and bytes(content.echo) != b"{}":
-        payload = payload[:-1] + b"," + bytes(content.echo)[1:]
-    return "local_tool_call", payload
+        encoded = encoded[:-1] + b"," + bytes(content.echo)[1:]
+    return encoded
+
+
+def _claimed(head: CallClaimed, body: bytes) -> tuple[str, bytes] | None:
+    if head.renewed:
+        return None
+    payload = {"toolUseId": head.id, "name": head.name, "by": head.by, "leaseMs": head.lease_us // 1000}
+    return "local_tool_claimed", encode(payload)
+
+
+def _unclaimed(head: CallUnclaimed, body: bytes) -> tuple[str, bytes]:
+    content = bodies.decode_opened(body)
+    if head.client is not None:
+        return "local_tool_call", _offered(head, content)
+    payload = {"toolUseId": head.id, "name": head.name, "fallback": head.fallback, "turn": head.turn}
+    return "local_tool_fallback", encode(payload)
+
+
+def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
+    """The call that asked for this one, if it was not the model."""
+    return {"parentToolUseId": head.parent} if head.parent else {}
 
 
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
@@ -397,7 +425,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
         answer: dict[str, Any] = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
         answer = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
-        return "local_tool_result_in", encode(answer | _about(head, content, text))
+        return "local_tool_result_in", encode(answer | _about(head, content, text) | _parent(head))
     payload: dict[str, Any] = {
         "toolUseId": head.id,
         "name": head.name,
@@ -407,6 +435,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
+        **_parent(head),
     }
     payload |= _about(head, content, text)
     if head.how == "in_doubt":
@@ -494,6 +523,8 @@ PROJECTIONS: dict[type[Fact], Projection] = {
     BudgetExceeded: _budget_exceeded,
     RunPaused: _run_paused,
     RunResumed: _run_resumed,
+    CallClaimed: _claimed,
+    CallUnclaimed: _unclaimed,
     CallStarted: _child_started,
     ChildEnded: _child_ended,
     AwaitOpened: _await_opened,
@@ -514,6 +545,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         AttemptFailed,
         OutputAccepted,
         ResultsOverBudget,
+        CallAsked,
         CallGated,
         AwaitPassed,
         MessageQueued,

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from weftline.kernel.entries import Limits
+from weftline.kernel.lease import LeaseRule, OnLost
 from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,
@@ -95,6 +96,7 @@ class _Local(_Wire, tag="local"):
     output_schema: Raw | UnsetType = UNSET
     long_running: bool | None = None
     tags: tuple[str, ...] | None = None
+    effect: Literal["read", "idempotent", "once"] | None = None
 
     def ref(self) -> ToolRef:
         return LocalRef(
@@ -104,6 +106,7 @@ class _Local(_Wire, tag="local"):
             _object_schema(self.output_schema, with_properties=False),
             bool(self.long_running),
             self.tags or (),
+            self.effect,
         )
 
 
@@ -176,6 +179,8 @@ class _Budgets(Struct, rename="camel"):
     max_tool_turns_exceeded: Literal["error", "finalize"] | None = None
     local_tool_timeout_ms: int | None = None
     on_local_tool_timeout: Literal["end", "report"] | None = None
+    on_lease_lost: OnLost | None = None
+    lease_fallbacks: dict[str, str] | None = None
 
 
 class _Chat(Struct):
@@ -255,7 +260,15 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         fallbacks=len(sent.model_fallbacks or ()),
         policy=None if sent.policy is None else sent.policy.rule,
         interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
+        leases=_leases(budgets),
     )
+
+
+def _leases(budgets: _Budgets) -> LeaseRule | None:
+    if budgets.on_lease_lost is None and not budgets.lease_fallbacks:
+        return None
+    fallbacks = budgets.lease_fallbacks or {}
+    return LeaseRule(budgets.on_lease_lost or ("fallback" if fallbacks else "reoffer"), fallbacks)
 
 
 def _loop(sent: bool | _Loop | None) -> tuple[int, int]:

@@ -100,6 +100,8 @@ class ToolResult(Struct, rename="camel"):
     result: str | None = None
     error: str | None = None
     failure: SentFailure | None = None
+    lease_token: str | None = None
+    """Of a call that this client has claimed."""
 
 
 class _AnyToolResult(Struct, rename="camel"):
@@ -107,6 +109,7 @@ class _AnyToolResult(Struct, rename="camel"):
     result: Any = None
     error: Any = None
     failure: Any = None
+    lease_token: Any = None
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
@@ -129,20 +132,21 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         sent, unknown = _inexact_tool_result(body)
     if sent.failure is not None:
         require_failure(sent.failure, error=sent.error)
+    token = sent.lease_token or ""
     match sent.result, sent.error:
         case None, None:
             if not user_agent.startswith(EMPTY_RESULT_USER_AGENT):
                 raise with_typos(invalid([Issue("result", "give exactly one of `result` and `error`")]), unknown)
-            return ToolResultBody(sent.tool_use_id, result="", unknown=unknown)
+            return ToolResultBody(sent.tool_use_id, result="", unknown=unknown, token=token)
         case result, None:
             if _fits(result, MAX_RESULT_BYTES):
-                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown)
+                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token)
         case None, error:
             if _fits(error, MAX_ERROR_BYTES):
-                return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown)
+                return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown, token=token)
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
-    return ToolResultBody(sent.tool_use_id, oversize=True, unknown=unknown)
+    return ToolResultBody(sent.tool_use_id, oversize=True, unknown=unknown, token=token)
 
 
 def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:
@@ -166,7 +170,7 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
         return error
     issues = [
         Issue(name, "must be a string")
-        for name, value in (("result", sent.result), ("error", sent.error))
+        for name, value in (("result", sent.result), ("error", sent.error), ("leaseToken", sent.lease_token))
         if value is not None and not isinstance(value, str)
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:

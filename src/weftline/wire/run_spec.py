@@ -5,7 +5,7 @@ The models only validate. The bytes that were sent are what is stored; `wire.pla
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -108,6 +109,25 @@ class BudgetsModel(Part):
     maxToolTurnsExceeded: Literal["error", "finalize"] | None = None
     localToolTimeoutMs: Annotated[int, Field(gt=0, le=MAX_LOCAL_TIMEOUT_MS)] | None = None
     onLocalToolTimeout: Literal["end", "report"] | None = None
+    onLeaseLost: Literal["reoffer", "fallback", "error"] | None = None
+    leaseFallbacks: (
+        Annotated[
+            dict[
+                Annotated[str, StringConstraints(min_length=1, max_length=MAX_BUDGET_NAME_CHARS)],
+                Annotated[str, StringConstraints(min_length=1, max_length=MAX_BUDGET_NAME_CHARS)],
+            ],
+            Field(max_length=MAX_TOOL_BUDGETS),
+        ]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _has_fallbacks(self) -> Self:
+        if self.onLeaseLost == "fallback" and not self.leaseFallbacks:
+            raise PydanticCustomError("lease_fallbacks", "onLeaseLost is `fallback`, and leaseFallbacks names no tool")
+        if self.onLeaseLost in ("reoffer", "error") and self.leaseFallbacks:
+            raise PydanticCustomError("lease_fallbacks", "leaseFallbacks goes with onLeaseLost `fallback`")
+        return self
 
 
 class OutputSchemaModel(Part):

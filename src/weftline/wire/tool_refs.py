@@ -165,6 +165,7 @@ class LocalToolModel(Ref):
     outputSchema: AnySchema = None
     longRunning: bool | None = None
     tags: Tags | None = None
+    effect: Literal["read", "idempotent", "once"] | None = None
 
 
 class A2AToolModel(Ref):

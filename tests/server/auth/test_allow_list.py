@@ -91,6 +91,9 @@ async def office(world: World) -> Office:
 
 BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/tool-results": {"toolUseId": "call_0_0", "result": "x"},
+    "POST …/agent-runs/{runId}/tool-leases": {"toolUseId": "call_0_0"},
+    "POST …/agent-runs/{runId}/tool-leases/heartbeat": {"toolUseId": "call_0_0", "token": "none"},
+    "POST …/agent-runs/{runId}/tool-leases/release": {"toolUseId": "call_0_0", "token": "none"},
     "POST …/agent-runs/{runId}/awaits/{awaitId}": {"outcome": "approved"},
     "POST …/agent-runs/{runId}/fork": {"turn": 0},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
@@ -149,7 +152,7 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
     assert session["messages"] == [] and session.get("endedAt") is None
     if "stream" not in name:  # which goes on for as long as the run does
         reply = await office.call(name, office.mine.path(route), office.narrow, body)
-        otherwise = ("unknown_await", "not_paused", "run_unfinished")
+        otherwise = ("unknown_await", "not_paused", "run_unfinished", "lease_lost")
         assert reply.status in (200, 202) or reply.json["code"] in otherwise, reply.body
 
 

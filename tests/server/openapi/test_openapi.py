@@ -41,6 +41,7 @@ from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleMode
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
 from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
+from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
 from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
 
@@ -67,6 +68,9 @@ _OF_RUN = "/api/v1/workspaces/{slug}/agent-runs/{runId}"
 OTHERWISE = (
     ("/api/oauth/client.json", 404),
     (f"{_OF_RUN}/tool-results", 409),
+    (f"{_OF_RUN}/tool-leases", 409),
+    (f"{_OF_RUN}/tool-leases/heartbeat", 409),
+    (f"{_OF_RUN}/tool-leases/release", 409),
     (f"{_OF_RUN}/awaits/{{awaitId}}", 409),
     (f"{_OF_RUN}/pause", 409),
     (f"{_OF_RUN}/resume", 409),
@@ -77,6 +81,8 @@ BODIES: dict[Any, Json] = {
     SessionModel: MODEL,
     MessageModel: {"prompt": "hi"},
     ToolResult: {"toolUseId": "none", "result": "x"},
+    ClaimModel: {"toolUseId": "none"},
+    LeaseModel: {"toolUseId": "none", "token": "none"},
     AnswerModel: {"outcome": "approved"},
     ForkModel: {"turn": 0},
     PauseModel: {"reason": "lunch"},

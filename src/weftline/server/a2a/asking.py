@@ -95,7 +95,7 @@ def _note(kinds: list[str], *, below: bool) -> str:
         return prompts.a2a_one_of_several(open_[0])
     if open_:
         return prompts.A2A_PLAN if kinds == ["plan"] else ""
-    return prompts.A2A_DOUBT if below or "doubt" in kinds else prompts.A2A_CONFIRM
+    return prompts.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.A2A_CONFIRM
 
 
 def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:

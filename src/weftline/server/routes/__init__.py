@@ -11,6 +11,7 @@ from weftline.server.routes import (
     forks,
     health,
     keys,
+    leases,
     lists,
     mcp,
     models,
@@ -29,6 +30,7 @@ from weftline.server.routes import (
 ROUTES: tuple[Route, ...] = (
     *runs.ROUTES,
     *awaits.ROUTES,
+    *leases.ROUTES,
     *calls.ROUTES,
     *forks.ROUTES,
     *sessions.ROUTES,

@@ -100,12 +100,12 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
         output = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
-        await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
+        await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
     failure = None if body.failure is None else body.failure.failure(body.error or "")
     output = ToolOutput.of(body.error or body.result or "", is_error=failed, failure=failure)
-    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once)
+    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
     return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 
 

@@ -16,7 +16,17 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.engine import answering, asking, controlling, creating, following, restarting, threads, timing
+from weftline.testing.engine import (
+    answering,
+    asking,
+    controlling,
+    creating,
+    following,
+    leasing,
+    restarting,
+    threads,
+    timing,
+)
 from weftline.testing.engine.bench import Bench, Check, Subject
 from weftline.testing.engine.world import World
 
@@ -26,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     *creating.CHECKS,
     *following.CHECKS,
     *answering.CHECKS,
+    *leasing.CHECKS,
     *asking.CHECKS,
     *controlling.CHECKS,
     *threads.CHECKS,

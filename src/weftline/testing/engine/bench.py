@@ -23,6 +23,7 @@ from weftline.testing.lines import Line, lines_of
 TIMEOUT_S = 60
 TOOLS: tuple[ToolRef, ...] = (
     LocalRef("ask"),
+    LocalRef("ask_once", effect="once"),
     ServerRef("hold"),
     ServerRef("pay"),
     ServerRef("note"),

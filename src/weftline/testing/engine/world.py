@@ -26,6 +26,7 @@ _RESULTS = {"text": "got {{all_tool_results}}"}
 SCRIPTS: dict[str, object] = {
     "hello": {"turns": [{"deltas": ["hello ", "world"]}]},
     "ask": {"turns": [{"deltas": ["one ", "moment"]} | _calls("ask"), _RESULTS]},
+    "ask_once": {"turns": [_calls("ask_once"), _RESULTS]},
     "ask_three": {"turns": [_calls("ask", "ask", "ask"), _RESULTS]},
     "ask_twice": {"turns": [_calls("ask"), _calls("ask"), _RESULTS]},
     "ask_and_hold": {"turns": [_calls("ask", "hold"), _RESULTS]},

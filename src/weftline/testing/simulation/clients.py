@@ -22,6 +22,7 @@ from weftline.runtime.engine import Engine
 from weftline.store.base import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.followers import Reader, Seen
+from weftline.testing.simulation.holders import Holders
 from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.people import People
 from weftline.testing.simulation.server import Lost, Server
@@ -53,6 +54,7 @@ class Clients:
         self, server: Server, disk: Disk, ledger: Ledger, *, rng: Random, people: Random, trace: Trace
     ) -> None:
         self.people = People(server, disk, ledger, insist=self.insist, rng=people, trace=trace)
+        self.holders = Holders(server, disk, plainly=self._answer_once, insist=self.insist, rng=people, trace=trace)
         self._server = server
         self._disk = disk
         self._rng = rng
@@ -109,7 +111,8 @@ class Clients:
 
         def offered(call: str) -> None:
             if order.answers:
-                answering.append(self._server.outside(self._answer(key, call)))
+                answer = self.holders.answer if order.claims else self._answer
+                answering.append(self._server.outside(answer(key, call)))
 
         def asked(id: str) -> None:
             answering.append(self._server.outside(self.people.asked(key, id)))
@@ -128,11 +131,14 @@ class Clients:
         answers = [self._answer_once(key, call, f"answer {self._rng.random()}") for _ in range(times)]
         await asyncio.gather(*(self._server.outside(answer) for answer in answers))
 
-    async def _answer_once(self, key: int, call: str, text: str) -> None:
+    async def _answer_once(self, key: int, call: str, text: str, token: str = "") -> None:
         try:
-            accepted = await self.insist(lambda engine: engine.answer(key, call, ToolOutput.of(text)))
+            accepted = await self.insist(lambda engine: engine.answer(key, call, ToolOutput.of(text), token=token))
         except (NotFound, Conflict) as error:
-            closed = call in self._closed(key) or self._disk.has_ended(key)
+            if error.code in ("lease_held", "lease_lost"):
+                require("L1", self.holders.was_claimed(key, call), f"run {key}: {error.code} of {call}, never claimed")
+                return
+            closed = call in self._closed(key) or self._disk.has_ended(key) or self.holders.fell_back(key, call)
             require("C1", closed, f"run {key}: told that {call} is closed ({error.code}) before that was durable")
             return
         if accepted:

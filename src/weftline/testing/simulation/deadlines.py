@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached
 from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
@@ -24,6 +25,9 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
         return  # times in the log then differ from the history's, or reading what is due takes too long
     closed = {entry.head.id: _when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, CallClosed)}
+    for entry in log.entries:
+        if isinstance(entry.head, CallUnclaimed) and entry.head.fallback:  # its tool has a time of its own
+            closed[entry.head.id] = _when_s(evidence, entry)
     answered = {one.head.id: _when_s(evidence, one) for one in log.entries if isinstance(one.head, AwaitClosed)}
     rung = [entry for entry in log.entries if isinstance(entry.head, TimerFired)]
     for entry in log.entries:

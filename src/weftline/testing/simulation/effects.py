@@ -19,6 +19,7 @@ from weftline.kernel.entries import (
     CallStarted,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallUnclaimed
 from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -33,6 +34,8 @@ class _Call(Struct):
     index: int
     asked: AskedCall
     args: bytes
+    tool: str = ""
+    """Which carries it out."""
 
 
 def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
@@ -46,7 +49,7 @@ def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
         log, known = by_id.get(run_id), calls.get(run_id, {}).get(call_id)
         certain: list[Execution] = []
         for one in executions:
-            if known is not None and (one.turn, one.tool, one.args) == (known.turn, known.asked.name, known.args):
+            if known is not None and (one.turn, one.tool, one.args) == (known.turn, known.tool, known.args):
                 certain.append(one)
                 continue
             # Only harmless calls may run ahead of the log, and so belong to a turn that the log never got.
@@ -69,7 +72,9 @@ def _calls(log: RunLog) -> dict[str, _Call]:
         if isinstance(head, TurnCompleted):
             args = bodies.turn_args(bodies.decode_turn(entry.body))
             for index, asked in enumerate(head.calls):
-                found[asked.id] = _Call(head.turn, index, asked, args[index])
+                found[asked.id] = _Call(head.turn, index, asked, args[index], asked.name)
+        elif isinstance(head, CallUnclaimed) and head.fallback:
+            found[head.id].tool = head.fallback
         elif isinstance(head, AwaitClosed) and head.outcome == "approved":
             call = next(one for one in found.values() if (one.turn, one.index) == (head.turn, head.index))
             answer = bodies.decode_answer(entry.body)
@@ -94,7 +99,7 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
     require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
-    took_effect = evidence.ledger.effects[call.asked.name, key]
+    took_effect = evidence.ledger.effects[call.tool, key]
     require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
     lifted = _doubts_lifted(log, call)
     if len(executions) > 1 + lifted:

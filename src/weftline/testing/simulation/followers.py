@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import AwaitOpened, CallOpened, RunEnded
+from weftline.kernel.lease import CallUnclaimed
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.lines import Line, lines_of
 from weftline.testing.simulation.disk import Disk
@@ -99,6 +100,8 @@ class Reader:
             head = line.fact
             seen.ended = isinstance(head, RunEnded)
             if isinstance(head, CallOpened) and head.client is not None and not head.blocked:
+                self._on_offer(head.id)
+            if isinstance(head, CallUnclaimed) and not head.fallback:
                 self._on_offer(head.id)
             elif isinstance(head, AwaitOpened):
                 self._on_await(head.id)

@@ -22,7 +22,13 @@ from weftline.testing.simulation.evidence import Evidence
 from weftline.testing.simulation.invariants import check
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.mishaps import Mishaps
-from weftline.testing.simulation.orders import choose_manners, choose_orders, involve_people, set_policies
+from weftline.testing.simulation.orders import (
+    choose_manners,
+    choose_orders,
+    hand_out_leases,
+    involve_people,
+    set_policies,
+)
 from weftline.testing.simulation.server import Build, Server, WallClock, quiet
 from weftline.testing.simulation.trace import Trace, Violation
 from weftline.testing.simulation.witness import DurableWitness
@@ -90,6 +96,8 @@ class History:
             set_policies(self.orders, self._people)
             if seed % 2:
                 involve_people(self.orders, self._people)
+        if seed % 6 == 3:
+            hand_out_leases(self.orders, self._people)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build

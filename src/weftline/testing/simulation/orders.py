@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from weftline.kernel.entries import Limits
+from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
@@ -25,6 +26,8 @@ from weftline.testing.simulation.tools import (
 )
 from weftline.testing.simulation.world import Manners
 
+FALLBACK = SERVER_TOOLS[0]
+"""What carries out calls of clients that are gone."""
 DEADLIES = frozenset({KILLER, SLOW_KILLER, DEADLY})
 """What makes a run kill the process."""
 
@@ -46,6 +49,9 @@ class Order(Struct, kw_only=True):
     grant_ttl_s: float = 900.0
     in_doubt: Literal["report", "ask"] = "report"
     policy: PolicyRule | None = None
+    claims: bool = False
+    """Whether its clients claim calls."""
+    leases: LeaseRule | None = None
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -69,6 +75,7 @@ class Order(Struct, kw_only=True):
                 grant_ttl_us=int(self.grant_ttl_s * 1_000_000),
                 in_doubt=self.in_doubt,
                 policy=self.policy,
+                leases=self.leases,
             ),
         )
 
@@ -126,6 +133,18 @@ def set_policies(orders: dict[str, Order], rng: Random) -> None:
             tool_timeout_us=rng.choice((None, 500_000)),
             engine=rng.random() < 0.4,
         )
+
+
+def hand_out_leases(orders: dict[str, Order], rng: Random) -> None:
+    """Has the clients of some of the runs claim what they carry out."""
+    for order in orders.values():
+        if order.poison or rng.random() < 0.2:
+            continue
+        order.client_tool = order.claims = True
+        if FALLBACK not in order.tools:
+            order.tools += (FALLBACK,)
+        fallbacks = LeaseRule("fallback", {CLIENT_TOOL: FALLBACK})
+        order.leases = rng.choice((None, LeaseRule("reoffer"), LeaseRule("error"), fallbacks))
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

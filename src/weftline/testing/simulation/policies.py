@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
     AskedCall,
@@ -12,9 +14,11 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallOpened,
     CallStarted,
+    ChildEnded,
     Fact,
     FinalForced,
     RunAdopted,
@@ -24,6 +28,7 @@ from weftline.kernel.entries import (
     RunResumed,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached, PolicyDecided, PolicyRule, RunUnattended
 from weftline.testing.simulation.trace import require
 
@@ -64,6 +69,10 @@ class Stopwatch:
         self._questions: set[str] = set()
         self._paused = False
         self._retry_at = 0
+        self._most = 0
+        self._nested: dict[tuple[int, int], CallAsked] = {}
+        """Calls that others asked for and that have no result."""
+        self._offered: set[tuple[int, int]] = set()
 
     def read(self, entry: Logged) -> None:
         head, at = entry.head, entry.at
@@ -73,12 +82,41 @@ class Stopwatch:
             at = max(at, self._since)
         self._note(head)
         running = self._running - self._doubted - (self._lost if self._paused else set())
+        running = {one for one in running if not self._waits_for_nested(one)}
         waits = not (self._asking or running) and (self._paused or bool(self._questions))
         self._since = None if waits or not self._begun else at
 
     @property
     def is_running(self) -> bool:
         return self._since is not None
+
+    def _waits_for_nested(self, host: tuple[int, int]) -> bool:
+        """Whether all that a call has asked for is up to somebody outside."""
+        own = [one for one, asked in self._nested.items() if (asked.turn, asked.parent) == host]
+        begun = [one for one in self._nested if one in self._running]
+        for one in own:
+            if one in self._running:
+                outside = one in self._doubted or one in self._children or (one in self._lost and self._paused)
+            else:
+                outside = self._paused or one in self._doubted or one in self._offered
+                outside = outside or (self._nested[one].call.client is None and not self._may_begin(one, begun))
+            if not outside:
+                return False
+        return bool(own)
+
+    def _may_begin(self, one: tuple[int, int], begun: list[tuple[int, int]]) -> bool:
+        """Whether a nested call is not kept waiting by those before it."""
+        before = list(begun)
+        for other, asked in sorted(self._nested.items()):
+            if other in self._running or other in self._doubted or asked.call.client is not None:
+                continue
+            together = asked.call.concurrent and all(self._nested[key].call.concurrent for key in before)
+            if before and not (together and len(before) < self._most):
+                return False
+            if other == one:
+                return True
+            before.append(other)
+        return False
 
     def _note(self, head: Fact) -> None:
         match head:
@@ -88,9 +126,23 @@ class Stopwatch:
                 self._asking, self._retry_at = 0, head.retry_at or 0
             case TurnCompleted() | ContextCompacted() | CompactionFailed():
                 self._asking = 0
+            case RunCreated():
+                self._most = head.limits.max_concurrent_calls
+            case CallAsked():
+                self._nested[head.turn, head.index] = head
+            case CallUnclaimed(fallback=str(tool)) if tool:
+                place = head.turn, head.index
+                self._questions.discard(head.id)
+                self._offered.discard(place)
+                if place in self._nested:
+                    asked = self._nested[place]
+                    self._nested[place] = replace(asked, call=replace(asked.call, client=None, concurrent=False))
+            case ChildEnded():
+                self._children.discard((head.turn, head.index))
             case CallOpened():
                 if head.client is not None and not head.blocked:
                     self._questions.add(head.id)
+                    self._offered.add((head.turn, head.index))
             case CallStarted():
                 self._running.add((head.turn, head.index))
                 self._lost.discard((head.turn, head.index))
@@ -107,6 +159,7 @@ class Stopwatch:
             case CallClosed():
                 self._questions.discard(head.id)
                 self._running.discard((head.turn, head.index))
+                self._nested.pop((head.turn, head.index), None)
             case RunPaused():
                 self._paused = True
             case RunResumed():
@@ -137,6 +190,9 @@ class _Caps:
                 self._asked = {(head.turn, index): call for index, call in enumerate(head.calls)}
                 self._opened.clear()
                 self._open, self._good, self._bad = len(head.calls), 0, 0
+            case CallAsked():
+                self._asked[head.turn, head.index] = replace(head.call, terminal=False)
+                self._open += 1
             case PolicyDecided():
                 if head.calls_left is not None:
                     self._most = _less(self._most, self._counted + head.calls_left)

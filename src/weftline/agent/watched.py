@@ -1,0 +1,81 @@
+"""What an engine says about its runs while they go on: what they ask, which wait, and everything that happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weftline.agent.asking import Await
+from weftline.agent.definition import Definition
+from weftline.agent.listing import open_awaits, unclaimed_runs
+from weftline.agent.run import Run
+from weftline.agent.sources import AgentTools
+from weftline.agent.threads import Thread
+from weftline.events import AnyEvent
+from weftline.kernel.entries import AwaitKind
+from weftline.runtime.deploys import is_at_home
+from weftline.runtime.engine import Observer
+from weftline.workspace.context import Workspaces
+
+if TYPE_CHECKING:
+    from weftline.runtime.embedded import EmbeddedEngine
+
+T = TypeVar("T")
+
+
+class WatchedRuns:
+    """The part of `Engine` that is about that."""
+
+    workspaces: Workspaces
+    _workspace: int
+    _tools: AgentTools
+
+    if TYPE_CHECKING:
+
+        @property
+        def workspace_key(self) -> int: ...
+        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def runtime(self) -> EmbeddedEngine: ...
+        async def locate(self, run_id: str) -> int: ...
+        def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
+
+    async def awaits(
+        self,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        kinds: Sequence[AwaitKind] = (),
+    ) -> list[Await]:
+        """What people are asked at the moment, by all runs of the engine's workspace or by some.
+
+        `run_id` stands for the run and all runs below it.
+        """
+        host = await self.runtime()
+        root = None if run_id is None else await self.locate(run_id)
+        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
+        return [one for one in found if agent is None or one.agent == agent]
+
+    async def unclaimed(self) -> list[str]:
+        """The unfinished runs whose agents are not registered here, newest first. They wait."""
+        return await unclaimed_runs(await self.runtime(), self._workspace, knows=partial(is_at_home, tools=self._tools))
+
+    def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+        """The events of a run, from the log and then live."""
+        return self.attach(run_id).events()
+
+    async def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, run by run in the order of the log.
+
+        It gets batches of entries right after their commit, on the engine's loop, and must return at once. What it
+        raises is logged; it changes nothing, and the observer is called again. Returns what ends that.
+        """
+
+        async def begin() -> Callable[[], None]:
+            return (await self.runtime()).observe(observer)
+
+        return await self.at_home(begin)
+
+    def thread(self, name: str) -> Thread:
+        """A conversation by its name."""
+        return Thread(self, name)

@@ -1,0 +1,125 @@
+"""Leases of client-side calls: the fold of the facts about them, what may be claimed, and what follows from a loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.kernel.calls import earliest_deadline
+from weftline.kernel.endings import closed
+from weftline.kernel.lease import CallClaimed, CallUnclaimed, Lease, LeaseRule
+from weftline.kernel.state import Call, New, Question, State
+
+_PLAIN = LeaseRule()
+
+
+def claimed(s: State, head: CallClaimed, at: int) -> State | None:
+    """The state after the fact; None if it cannot be true of the call."""
+    question = _offered(s, head)
+    if question is None or not claimable(question, head.token, renewed=head.renewed):
+        return None
+    return _leased(s, head.id, question, Lease(head.token, at + head.lease_us, head.lease_us, head.by))
+
+
+def unclaimed(s: State, head: CallUnclaimed) -> State | None:
+    question = _offered(s, head)
+    if question is None or question.lease is None or question.lease.lost:
+        return None
+    call = s.batch.calls[head.index]
+    if head.fallback:
+        return _fallen_back(s, head, call)
+    calls = list(s.batch.calls)
+    calls[head.index] = replace(call, attempt=head.attempt)
+    s = replace(s, batch=replace(s.batch, calls=tuple(calls)))
+    kept = replace(question.lease, lost=True) if head.cause == "lost" else None
+    return _leased(s, head.id, question, kept)
+
+
+def _fallen_back(s: State, head: CallUnclaimed, call: Call) -> State:
+    """It is a server-side call from here on. Nothing runs beside it: its tool was not asked whether it may."""
+    calls, batch = list(s.batch.calls), s.batch
+    calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
+    left = {id: question for id, question in s.questions.open.items() if id != head.id}
+    questions = replace(s.questions, open=left)
+    return replace(
+        s,
+        version=s.version + 1,
+        batch=replace(batch, calls=tuple(calls), concurrent=False, next=min(batch.next, head.index)),
+        questions=replace(questions, due_at=earliest_deadline(questions)),
+    )
+
+
+def _leased(s: State, id: str, question: Question, lease: Lease | None) -> State:
+    questions = replace(s.questions, open=s.questions.open | {id: replace(question, lease=lease)})
+    return replace(s, version=s.version + 1, questions=replace(questions, due_at=earliest_deadline(questions)))
+
+
+def _offered(s: State, head: CallClaimed | CallUnclaimed) -> Question | None:
+    question = s.questions.open.get(head.id)
+    fits = question is not None and question.kind == "call" and question.index == head.index
+    return question if fits and head.turn == s.turn - 1 else None
+
+
+def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
+    """Whether whoever has this token may have the call to itself. `renewed`: only if it had it already."""
+    lease = question.lease
+    if renewed:
+        return lease is not None and lease.token == token
+    return lease is None or lease.lost or lease.token == token
+
+
+def answerable(question: Question, token: str) -> bool:
+    """Whether a client with this token, or "" for none, may answer the call."""
+    lease = question.lease
+    if token:
+        return lease is not None and lease.token == token
+    return lease is None or lease.lost
+
+
+def accepts(s: State, head: CallClaimed | CallUnclaimed) -> bool:
+    """Whether a client's claim, heartbeat or release may be appended."""
+    question = _offered(s, head)
+    if question is None or s.control.cancel:
+        return False
+    if isinstance(head, CallClaimed):
+        return claimable(question, head.token, renewed=head.renewed)
+    released = head.cause == "released" and not head.fallback
+    return released and question.lease is not None and not question.lease.lost
+
+
+def lost(s: State) -> list[New]:
+    """What follows for the calls whose lease has run out."""
+    append: list[New] = []
+    rule = s.limits.leases or _PLAIN
+    for question in s.questions.open.values():
+        lease = question.lease
+        if lease is None or lease.lost or lease.until > s.now:
+            continue
+        call = s.batch.calls[question.index]
+        if call.effect == "once":
+            append.append(closed(s, question.index, "in_doubt", prompts.in_doubt(call.name)))
+        elif rule.on_lost == "error":
+            append.append(closed(s, question.index, "timeout", prompts.client_gone(call.name)))
+        else:
+            fallback = rule.fallbacks.get(call.name, "") if rule.on_lost == "fallback" else ""
+            append.append(New(given_back(s, question, "lost", fallback=fallback)))
+    return append
+
+
+def given_back(
+    s: State, question: Question, cause: Literal["released", "lost"], *, fallback: str = ""
+) -> CallUnclaimed:
+    """The fact that ends a lease without a result."""
+    call = s.batch.calls[question.index]
+    return CallUnclaimed(
+        s.turn - 1,
+        question.index,
+        call.id,
+        call.name,
+        cause,
+        max(call.attempt, 1) + (not fallback),
+        client=None if fallback else call.client,
+        fallback=fallback,
+    )

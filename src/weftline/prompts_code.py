@@ -1,0 +1,109 @@
+"""What a model reads about code that it writes, and what that code reads about the calls that it makes. Pinned by a
+test."""
+
+from __future__ import annotations
+
+PARENT_ENDED = "Not run: the code that asked for this call has ended."
+
+
+def not_arguments(tool: str, problem: str) -> str:
+    return f"{tool} takes one object of arguments: {problem}"
+
+
+def too_many_calls(limit: int) -> str:
+    return f"Not run: the code of one turn may make at most {limit:,} calls, and none once it has ended."
+
+
+def diverged(before: str, now: str) -> str:
+    """The code was cut off, is carried out again from its start, and takes another course."""
+    how = f"{now} with other arguments than before" if now == before else f"{now} where it called {before} before"
+    return (
+        f"The code was interrupted and began again, and now calls {how}."
+        " Its calls so far are not repeated. Write code that makes the same calls each time it runs."
+    )
+
+
+NO_BYTES = "Bytes cannot be arguments of a tool: encode them as text."
+TOOL_ERROR = "ToolError"
+"""The name of the error that code gets when a tool fails."""
+
+
+def too_many_arguments(function: str, most: int, *, given: int) -> str:
+    return f"{function} takes at most {most} arguments, not {given}."
+
+
+def argument_twice(function: str, name: str) -> str:
+    return f"{function} was given {name} twice."
+
+
+# The tool `code`
+
+_LANGUAGES = {"typescript": "TypeScript", "javascript": "JavaScript", "python": "Python"}
+_SCRIPT = (
+    "{language} is an ES module: use top-level await, and export the result with `export default`, as a value or as a"
+    " function that returns it. Start calls together with Promise.all. A call that fails throws an error with the"
+    " tool's message."
+)
+_PYTHON = (
+    "Python is a module: use top-level await, and assign the result to `default`. There is no standard library and no"
+    " import. Calls that are made first and awaited afterwards run together. A call that fails raises an exception with"
+    " the tool's message."
+)
+
+
+def code_tool(languages: list[str], signatures: dict[str, list[str]]) -> str:
+    """The description of the tool. `signatures` has the functions by the language that they are written in."""
+    parts = [
+        "Runs code that you write, in a sandbox without files, network or timers, and returns its result and what it"
+        " logged.",
+        "The code can call these functions, which are asynchronous. Use it for several calls, and to select, combine or"
+        " compute what you need from their results: you read only what the code returns. A result is an object or a"
+        " list if the tool gives one, and a text otherwise.",
+    ]
+    scripts = [_LANGUAGES[one] for one in languages if one != "python"]
+    if scripts:
+        parts.append(_SCRIPT.format(language=" or ".join(scripts)))
+    if "python" in languages:
+        parts.append(_PYTHON)
+    for language, functions in signatures.items():
+        listed = "\n\n".join(functions) or "(no functions)"
+        parts.append(f"```{language}\n{listed}\n```")
+    return "\n\n".join(parts)
+
+
+CODE_PARAMETER = "The code, complete. It knows nothing of code that ran before."
+LANGUAGE_PARAMETER = "The language of the code."
+
+
+def code_result(result: str, logs: str) -> str:
+    """What the model reads of code that succeeded."""
+    return f"{result}\n\nLogged:\n{logs}" if logs else result
+
+
+def code_failed(status: str, error: str, logs: str, calls: list[str]) -> str:
+    """What it reads of code that failed. `calls` are those that it made, with what became of each."""
+    began = {
+        "link_error": "The code was not run",
+        "memory": "The code ran out of memory",
+        "terminated": "The code was ended",
+    }.get(status, "The code failed")
+    text = f"{began}: {error}"
+    if calls:
+        text += "\n\nCalls that it had made:\n" + "\n".join(calls)
+    return f"{text}\n\nLogged:\n{logs}" if logs else text
+
+
+def code_call(function: str, args: str, *, outcome: str) -> str:
+    return f"{function}({args}): {outcome}"
+
+
+CALL_OK, CALL_FAILED, CALL_OPEN = "done", "failed", "no result yet"
+LOG_CUT = "… (the rest of the log is left out)"
+
+
+def out_of_time(limit_s: float) -> str:
+    return f"The code ran for {limit_s:g} seconds, not counting the calls that it waited for, which is all it may."
+
+
+def sandbox_missing(problem: str) -> str:
+    return f"Code cannot be run here: {problem}"

@@ -1,0 +1,157 @@
+"""Calls that clients carry out: their claims, heartbeats and results.
+
+A client may claim an offered call: until its lease has run out, results are only taken from whoever has its token. The
+claim is a fact, so that it holds after a restart and whatever process answers; the log has a digest of the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from secrets import token_hex
+
+from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.kernel.accept import open_question
+from weftline.kernel.bodies import encode
+from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
+from weftline.kernel.leases import answerable, claimable, given_back
+from weftline.kernel.state import Question
+from weftline.runtime.answers import closed_by_client, was_answered
+from weftline.runtime.engine import Leased
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.log import Log
+from weftline.runtime.residents import Residents
+from weftline.runtime.step import offer_body
+from weftline.store.base import LogStore
+from weftline.tools.base import ToolOutput
+
+
+class ClientCalls:
+    """`append` appends facts to a run, carries it on, and returns when they are durable."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        log: Log,
+        residents: Residents,
+        append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
+        open_tools: Callable[[LiveRun], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._residents = residents
+        self._append = append
+        self._open_tools = open_tools
+
+    async def answer(
+        self, key: int, call_id: str, output: ToolOutput, *, message_id: str, idempotency_key: str, token: str
+    ) -> bool:
+        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        self._log.require_well()
+        run = await self._residents.load(key)
+        state, lease = run.state, _digest(token)
+        question = None if state.ended else open_question(state, call_id)
+        if question is None or not answerable(question, lease):
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            if call_id in state.questions.ignored and not token:
+                return False
+            if idempotency_key and await was_answered(
+                self._store, key, call_id, output, idempotency_key=idempotency_key
+            ):
+                return True
+            if question is not None:
+                raise self._lost() if token else self._held(run, question)
+            raise self._gone(run, token)
+        closed = closed_by_client(
+            run, question, output, message_id=message_id, idempotency_key=idempotency_key, lease=lease
+        )
+        await self._append(run, (closed,))
+        return True
+
+    async def claim(self, key: int, call_id: str, *, lease_us: int, claim_id: str, by: str) -> Leased:
+        """Gives a client a call to itself. The same `claim_id` of the same client gets the same token again."""
+        if not 0 < lease_us <= MAX_LEASE_US:
+            raise InvalidRequest(f"A lease lasts {MAX_LEASE_US / 1e6:g} seconds at the most, and more than none.")
+        run, question = await self._offered(key, call_id)
+        token = self._token(run, question, claim_id or token_hex(16), by)
+        if not claimable(question, _digest(token)):
+            await self._settled(run)
+            raise self._held(run, question)
+        return await self._take(run, question, token, lease_us=lease_us, by=by)
+
+    async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
+        """Extends a lease by its time."""
+        run, question = await self._offered(key, call_id, token=token)
+        lease = self._own(question, token)
+        return await self._take(run, question, token, lease_us=lease.lease_us, by=lease.by, renewed=True)
+
+    async def release(self, key: int, call_id: str, token: str) -> None:
+        """Gives a call back: it is offered to all clients again, at once."""
+        run, _ = await self._offered(key, call_id, token=token)
+        await self._open_tools(run)  # what is offered with the call is theirs to say
+        run, question = await self._offered(key, call_id, token=token)
+        if self._own(question, token).lost:
+            await self._settled(run)
+            return  # it has been offered again already
+        head = given_back(run.state, question, "released")
+        await self._append(run, (Draft(head, encode(offer_body(run.work, head))),))
+
+    async def _take(
+        self, run: LiveRun, question: Question, token: str, *, lease_us: int, by: str, renewed: bool = False
+    ) -> Leased:
+        call = run.state.batch.calls[question.index]
+        turn = run.state.turn - 1
+        head = CallClaimed(turn, question.index, call.id, call.name, _digest(token), lease_us, by, renewed)
+        attempt = max(call.attempt, 1)
+        await self._append(run, (Draft(head),))
+        taken = run.state.questions.open.get(call.id)
+        lease = None if taken is None else taken.lease
+        if lease is None or lease.token != head.token:  # it was cancelled or answered while this was being written
+            raise self._gone(run, token)
+        return Leased(token, self._residents.timers.lease_ends(lease), lease_us, attempt)
+
+    async def _offered(self, key: int, call_id: str, *, token: str = "") -> tuple[LiveRun, Question]:
+        self._log.require_well()
+        run = await self._residents.load(key)
+        question = None if run.state.ended or run.state.control.cancel else open_question(run.state, call_id)
+        if question is None:
+            await self._settled(run)
+            raise self._gone(run, token)
+        return run, question
+
+    def _token(self, run: LiveRun, question: Question, claim_id: str, by: str) -> str:
+        """Nobody who does not know the claim can make it, and nothing has to be stored to make it again."""
+        call = run.state.batch.calls[question.index]
+        named = f"{self._store.id}/{run.id}/{call.id}/{by}/{claim_id}"
+        return f"lease_{blake2b(named.encode(errors='replace'), digest_size=16).hexdigest()}"
+
+    def _own(self, question: Question, token: str) -> Lease:
+        lease = question.lease
+        if lease is None or lease.token != _digest(token):
+            raise self._lost()
+        return lease
+
+    def _held(self, run: LiveRun, question: Question) -> Conflict:
+        lease = question.lease
+        assert lease is not None
+        ends_at = self._residents.timers.lease_ends(lease)
+        message = "Another client is carrying out this call."
+        return Conflict(message, code="lease_held", lease_ends_at=ends_at)
+
+    def _lost(self) -> Conflict:
+        return Conflict("This lease has run out, or was given back.", code="lease_lost")
+
+    def _gone(self, run: LiveRun, token: str) -> Conflict | NotFound:
+        if run.state.ended or run.state.control.cancel:
+            return Conflict("The run has ended.", code="run_terminal")
+        if token:
+            return self._lost()
+        return NotFound("No call of this run waits for a result under this id.", code="unknown_call")
+
+    async def _settled(self, run: LiveRun) -> None:
+        await self._log.durable(run, outside=True)
+
+
+def _digest(token: str) -> str:
+    return blake2b(token.encode(errors="replace"), digest_size=12).hexdigest() if token else ""

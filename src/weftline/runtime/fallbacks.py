@@ -1,0 +1,68 @@
+"""A tool of the server in the place of a client that is gone.
+
+The model did not ask for this tool, so none of its guards has looked at the call: a tool that has any is not run.
+"""
+
+from __future__ import annotations
+
+from weftline import prompts
+from weftline.errors import InvalidRequest
+from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
+from weftline.runtime.awaits import put_to_people
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.toolbox import EMPTY
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_run
+
+
+def check_fallbacks(plan: RunPlan) -> None:
+    """Refuses a plan whose fallbacks cannot be meant."""
+    rule = plan.limits.leases
+    if rule is None or not rule.fallbacks:
+        return
+    once: set[str] = set()
+    known: set[str] = set()
+    for ref in plan.tools:
+        match ref:
+            case LocalRef():
+                known.add(ref.name)
+                if ref.effect == "once":
+                    once.add(ref.name)
+            case A2ALocalRef():
+                known.add(ref.name)
+            case McpLocalRef():
+                known.update([entry.name for entry in ref.tools])
+            case _:
+                pass
+    for name, fallback in rule.fallbacks.items():
+        if name not in known:
+            raise InvalidRequest(f"There is a fallback for {name!r}, and the run has no client-side tool of that name.")
+        if name in once:
+            raise InvalidRequest(
+                f"The tool {name!r} is declared `once`: nothing else may carry out a call that it may have begun."
+            )
+        if fallback in known:
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is carried out by clients, too.")
+
+
+async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
+    """What the model reads if the tool cannot carry out the call with these arguments; None if it can."""
+    name, toolbox = tool.spec.name, work.toolbox or EMPTY
+    why = ""
+    if tool.client is not None:
+        why = "it is carried out by clients, too"
+    elif is_carried_out_by_run(tool) or ends_run(tool):
+        why = "it is not a plain tool"
+    elif name in toolbox.excluded:
+        why = "the run's policy does not allow it"
+    elif toolbox.code is not None and toolbox.code.gates:
+        why = "the agent's gates have not looked at it"
+    elif put_to_people(tool, args, work) is not None:
+        why = "it needs the approval of a person"
+    if why:
+        return ToolOutput.of(prompts.no_fallback(name, why), is_error=True)
+    try:
+        await tool.prepare(args.decode())  # it runs with the bytes that the log has, whatever it would make of them
+    except InvalidArguments as error:
+        return ToolOutput.of(prompts.no_fallback(name, error.message.rstrip(".")), is_error=True)
+    return None

@@ -1,0 +1,287 @@
+"""The tool `code`: the model writes code that calls the agent's own tools as functions.
+
+    agent = Agent("sonnet", tools=[search, book, code(languages=["typescript", "python"])])
+
+Each call that the code makes is a call of the run: it passes the gates, counts, may be asked about, is in the log. Ten
+of them cost one turn of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from weftline import prompts_code as prompts
+from weftline.kernel.entries import Effect
+from weftline.providers.base import ToolSpec
+from weftline.sandbox import CodeExecution, Language, Sandbox
+from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, LANGUAGES, MIN_MEMORY_LIMIT_BYTES
+from weftline.suggestions import did_you_mean
+from weftline.tools.arguments import InvalidArguments, described, object_args
+from weftline.tools.base import (
+    ClientKind,
+    Diverged,
+    FurtherCalls,
+    Reconciled,
+    Tool,
+    ToolContext,
+    ToolFailed,
+    ToolOutput,
+    Unknown,
+    ends_run,
+    is_host,
+)
+from weftline.tools.builtin.code_functions import (
+    CodeFunction,
+    function_name,
+    function_of,
+    python,
+    typescript,
+    value_of,
+    written_args,
+)
+from weftline.tools.builtin.code_running import new_sandbox, start, told
+from weftline.tools.schema import ArgsValidator
+
+CODE = "code"
+TIMEOUT_S = 30.0
+_MAX_ARGS_CHARS = 200
+
+
+class ToolError(Exception):
+    """A call from code failed: the code gets this name and the text of the result."""
+
+
+class _Asked(Struct):
+    code: str
+    language: Language | None = None
+
+
+class Code:
+    """The set of tools that is the tool `code`: it has a sandbox while it is open."""
+
+    def __init__(
+        self, *, languages: tuple[Language, ...], only: frozenset[str] | None, timeout_s: float, memory_limit_bytes: int
+    ) -> None:
+        self._languages = languages
+        self._only = only
+        self._timeout_s = timeout_s
+        self._memory_limit_bytes = memory_limit_bytes
+        self._sandbox: Sandbox | None = None
+
+    async def open(self) -> Sequence[Tool]:
+        self._sandbox = new_sandbox(self._memory_limit_bytes)
+        tool = CodeTool(self._sandbox, languages=self._languages, only=self._only, timeout_s=self._timeout_s)
+        return (tool,)
+
+    async def close(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.close()
+
+
+def code(
+    *,
+    languages: Iterable[Language] = ("typescript",),
+    tools: Iterable[str | Tool[Any] | Callable[..., Any]] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+) -> Code:
+    """The tool `code`, which runs code of the model's that calls the agent's tools. It needs the extra `sandbox`.
+
+    Args:
+        languages: Those that the model may write: `typescript`, `javascript`, `python`.
+        tools: Which of the agent's tools the code may call, by name or the tools themselves; all of them if not given.
+        timeout_s: How long the code may run, not counting the calls that it waits for.
+        memory_limit_bytes: How much memory it may use.
+    """
+    chosen = tuple(dict.fromkeys(languages))
+    for one in chosen:
+        if one not in LANGUAGES:
+            hint = did_you_mean(one, LANGUAGES)
+            raise ValueError(f"{one!r} is not a language for code; there are {', '.join(LANGUAGES)}.{hint}")
+    if not chosen:
+        raise ValueError(f"code needs at least one language; there are {', '.join(LANGUAGES)}.")
+    if not 0 < timeout_s < float("inf"):
+        raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+    if memory_limit_bytes < MIN_MEMORY_LIMIT_BYTES:
+        raise ValueError(f"memory_limit_bytes must be at least {MIN_MEMORY_LIMIT_BYTES:,}, not {memory_limit_bytes:,}")
+    only = None if tools is None else frozenset([_name(one) for one in tools])
+    return Code(languages=chosen, only=only, timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
+
+
+def _name(one: object) -> str:
+    if isinstance(one, str):
+        return one
+    spec = getattr(one, "spec", None)
+    name: object = spec.name if spec is not None else getattr(one, "__name__", None)
+    if not isinstance(name, str):
+        raise TypeError(f"{one!r} is neither the name of a tool nor a tool")
+    return name
+
+
+class CodeTool:
+    """Of one run: `of` makes the same tool with the functions that the run's tools are."""
+
+    effect: Effect = "read"
+    """Of its own. What it calls has effects, and those are the calls' own."""
+    concurrent = False
+    host = True
+    client: ClientKind | None = None
+    echo: Raw | None = None
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        languages: tuple[Language, ...],
+        only: frozenset[str] | None,
+        timeout_s: float,
+        functions: Sequence[CodeFunction] = (),
+    ) -> None:
+        self._sandbox = sandbox
+        self._languages = languages
+        self.only = only
+        self.timeout_s: float | None = timeout_s
+        self._functions = functions
+        self.spec = ToolSpec(CODE, _description(languages, functions), Raw(_parameters(languages)))
+        self._validator = ArgsValidator.of(self.spec.parameters)
+
+    def of(self, tools: Mapping[str, Tool], *, shown: Mapping[str, str], hidden: Iterable[str] = ()) -> CodeTool:
+        """With the tools of a run. `shown` has names that the model knows some of them by; `hidden` are not offered.
+
+        Raises `ValueError` for a name in `tools=[…]` that the agent does not have.
+        """
+        missing = sorted((self.only or frozenset()) - tools.keys())
+        if missing:
+            raise ValueError(f"code: the agent has no tool {missing[0]!r}.{did_you_mean(missing[0], tools)}")
+        left_out = set(hidden)
+        functions: dict[str, CodeFunction] = {}
+        for name, tool in tools.items():
+            chosen = name not in left_out if self.only is None else name in self.only
+            if not chosen or is_host(tool) or ends_run(tool):
+                continue
+            spec = tool.spec
+            own = function_name(shown.get(name, name), functions)
+            functions[own] = function_of(
+                name, name=own, description=spec.description, parameters=bytes(spec.parameters)
+            )
+        assert self.timeout_s is not None
+        return CodeTool(
+            self._sandbox,
+            languages=self._languages,
+            only=self.only,
+            timeout_s=self.timeout_s,
+            functions=tuple(functions.values()),
+        )
+
+    async def prepare(self, args: str) -> bytes:
+        _, written = object_args(args)
+        issues = self._validator.validate(written)
+        if issues:
+            raise InvalidArguments(described(CODE, issues), issues)
+        return written
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        asked = msgspec.json.decode(args, type=_Asked)
+        further = context.further
+        assert further is not None
+        calls = _Calls(self._functions, further)
+        try:
+            execution = start(
+                self._sandbox,
+                asked.code,
+                language=asked.language or self._languages[0],
+                functions=calls.functions,
+                clock_ms=further.clock_ms,
+                seed=context.idempotency_key,
+                owner=context.workspace,
+            )
+        except ToolFailed as error:
+            return ToolOutput.of(str(error), is_error=True)
+        limit_s = cast(float, self.timeout_s)
+        calls.execution = execution
+        further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s)))
+        try:
+            result = await execution
+            if result.error is None:
+                await further.settled()
+        finally:
+            execution.terminate()
+            await execution.wait()
+        return told(result, calls.made())
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        return Unknown()
+
+
+class _Calls:
+    """The functions of one piece of code, and what it called."""
+
+    def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
+        self._further = further
+        self._made: list[tuple[CodeFunction, str, list[str]]] = []
+        self.execution: CodeExecution | None = None
+        self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
+
+    def made(self) -> list[str]:
+        return [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in self._made]
+
+    def _bound(self, function: CodeFunction) -> Callable[..., Awaitable[object]]:
+        async def call(*given: object) -> object:
+            return await self._call(function, given)
+
+        return call
+
+    async def _call(self, function: CodeFunction, given: Sequence[object]) -> object:
+        try:
+            written = written_args(function, given)
+        except ToolFailed as error:
+            raise ToolError(str(error)) from None
+        outcome = [prompts.CALL_OPEN]
+        short = written if len(written) <= _MAX_ARGS_CHARS else written[:_MAX_ARGS_CHARS] + "…"
+        self._made.append((function, short, outcome))
+        try:
+            output = await self._further.ask(function.tool, written)
+        except Diverged as error:
+            if self.execution is not None:
+                self.execution.terminate(str(error))
+            raise ToolError(str(error)) from None
+        except ToolFailed as error:
+            outcome[0] = prompts.CALL_FAILED
+            raise ToolError(str(error)) from None
+        value = value_of(output)
+        outcome[0] = prompts.CALL_FAILED if output.is_error else prompts.CALL_OK
+        if output.is_error:
+            raise ToolError(value if isinstance(value, str) else written_value(value))
+        return value
+
+
+def written_value(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _description(languages: Sequence[Language], functions: Sequence[CodeFunction]) -> str:
+    signatures: dict[str, list[str]] = {}
+    if any(one != "python" for one in languages):
+        signatures["typescript"] = [typescript(one) for one in functions]
+    if "python" in languages:
+        signatures["python"] = [python(one) for one in functions]
+    return prompts.code_tool(list(languages), signatures)
+
+
+def _parameters(languages: Sequence[Language]) -> bytes:
+    properties: dict[str, Any] = {"code": {"type": "string", "description": prompts.CODE_PARAMETER}}
+    required = ["code"]
+    if len(languages) > 1:
+        properties["language"] = {
+            "type": "string",
+            "enum": list(languages),
+            "description": prompts.LANGUAGE_PARAMETER,
+        }
+        required.append("language")
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return msgspec.json.encode(schema)

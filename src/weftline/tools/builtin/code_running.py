@@ -1,0 +1,134 @@
+"""Code of a model's in a sandbox, and what the model reads of it. What the code calls is the caller's to provide."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import cast
+
+from weftline import prompts_code as prompts
+from weftline.canonical import digest
+from weftline.sandbox import CodeError, CodeExecution, CodeLog, CodeResult, Language, Sandbox, SandboxUnavailable
+from weftline.tools.base import ToolFailed, ToolOutput
+
+FOREVER_S = 10 * 365 * 86_400.0
+"""The sandbox's own cap: here the time of the calls that the code waits for does not count."""
+MAX_LOG_CHARS = 20_000
+_ENTRY = "main.ts"
+_SUFFIX: dict[Language, str] = {"typescript": "ts", "javascript": "js"}
+
+# Code that is carried out again must ask for the same calls, so it has one time and one sequence of random numbers.
+_PRELUDE = """{
+  const now = %d, D = Date;
+  let state = %d;
+  D.now = () => now;
+  const fixed = new Proxy(D, {
+    construct: (target, args, made) => Reflect.construct(target, args.length ? args : [now], made === fixed ? D : made),
+    apply: () => new D(now).toString(),
+  });
+  D.prototype.constructor = fixed;
+  globalThis.Date = fixed;
+  delete globalThis.Temporal;
+  Math.random = () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+"""
+_MAIN = "import './%s'; import * as code from './%s'; export default code.default;"
+
+
+def new_sandbox(memory_limit_bytes: int) -> Sandbox:
+    # Code that waits for a call keeps its place, so there are more places than cores.
+    most = max(8, 4 * (os.cpu_count() or 1))
+    return Sandbox(max_running=most, safety_cap_s=FOREVER_S, memory_limit_bytes=memory_limit_bytes)
+
+
+def start(
+    sandbox: Sandbox,
+    source: str,
+    *,
+    language: Language,
+    functions: Mapping[str, Callable[..., Awaitable[object]]],
+    clock_ms: int,
+    seed: str,
+    owner: str,
+) -> CodeExecution:
+    """Starts a module whose default export is the result. Raises `ToolFailed` where there is no sandbox for it."""
+    try:
+        if language == "python":
+            return sandbox.run_code(
+                _with_default(source), language=language, globals=functions, filename="code.py", owner=owner
+            )
+        file, prelude = f"code.{_SUFFIX[language]}", "prelude.js"
+        number = int(digest(seed.encode()).removeprefix("c1:")[:7], 16)
+        return sandbox.run_code(
+            _MAIN % (prelude, file),
+            language=language,
+            modules={prelude: _PRELUDE % (clock_ms, number), file: source},
+            globals=functions,
+            filename=_ENTRY,
+            owner=owner,
+        )
+    except SandboxUnavailable as error:
+        raise ToolFailed(prompts.sandbox_missing(error.message)) from None
+
+
+def _with_default(source: str) -> str:
+    """A module without a result has `None`."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(source)):
+            named = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+            if named == "default" or (isinstance(node, ast.Name) and node.id == "default"):
+                return source
+        return f"{source}\ndefault = None"
+    return source
+
+
+def told(result: CodeResult, calls: list[str]) -> ToolOutput:
+    """What the model reads. `calls` are those that the code made, with what became of each."""
+    logs = _logs(result.logs)
+    if result.error is None:
+        return ToolOutput.of(prompts.code_result(_shown(result.result), logs))
+    return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(_text_of(value), ensure_ascii=False)
+
+
+def _text_of(value: object) -> object:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, dict):
+        return {key: _text_of(one) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_text_of(one) for one in cast("list[object]", value)]
+    return value
+
+
+def _error(error: CodeError) -> str:
+    text = f"{error.name}: {error.message}" if error.message else error.name
+    if error.line is None or (error.filename or "") == _ENTRY:
+        return text
+    place = f"line {error.line}" if error.column is None else f"line {error.line}, column {error.column}"
+    return f"{text} ({place})"
+
+
+def _logs(logs: tuple[CodeLog, ...]) -> str:
+    lines: list[str] = []
+    left = MAX_LOG_CHARS
+    for one in logs:
+        line = " ".join([_shown(arg) for arg in one.args])
+        line = line if one.level in ("log", "info") else f"[{one.level}] {line}"
+        left -= len(line) + 1
+        if left < 0:
+            lines.append(prompts.LOG_CUT)
+            break
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,193 @@
+"""The tool `code`: a model writes code that calls the agent's tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from weftline import Agent, Engine, code, tool
+from weftline.sandbox import Sandbox
+from weftline.testing import ScriptedModel, calls
+from weftline.tools.builtin.code import CodeTool
+
+from .kit import asked, scripted
+
+sent: list[tuple[str, int]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_sent() -> None:
+    sent.clear()
+
+
+@tool(effect="read", concurrent=True)
+def price(sku: str) -> dict[str, int]:
+    """What an article costs."""
+    return {"cents": len(sku) * 100}
+
+
+@tool(effect="once")
+def send(sku: str, pieces: int = 1) -> str:
+    """Sends an article."""
+    if sku == "lost":
+        raise ValueError("there is none")
+    sent.append((sku, pieces))
+    return f"sent {sku}"
+
+
+@tool(effect="once", confirm="Send {sku} as a gift?")
+def gift(sku: str) -> str:
+    """Sends a gift."""
+    sent.append((f"gift {sku}", 1))
+    return f"gave {sku}"
+
+
+@tool(effect="read", terminal=True)
+def submit(text: str) -> str:
+    """Ends the run."""
+    return text
+
+
+def coder(*turns: Any, tools: Any = (price, send, gift), **options: Any) -> tuple[Agent[Any, Any], ScriptedModel]:
+    return scripted(*turns, tools=[*tools, code(**options)], name="coder")
+
+
+TEN = """
+const skus: string[] = ["a", "bb", "ccc", "dddd", "e", "ff"];
+const prices = await Promise.all(skus.map((sku) => price({sku})));
+let total = 0;
+for (const [n, sku] of skus.slice(0, 4).entries()) {
+  total += prices[n].cents;
+  await send({sku, pieces: n + 1});
+}
+console.log("sent", 4);
+export default {total, dear: skus.filter((_, n) => prices[n].cents > 250)};
+"""
+
+
+@pytest.mark.requirement("sandbox.bridge.calls")
+async def test_ten_calls_from_code_cost_one_turn() -> None:
+    agent, model = coder(calls("code", code=TEN))
+    result = await agent.run("Go.")
+    assert (result.turns, len(model.requests)) == (2, 2)
+    *nested, parent = result.calls
+    assert parent.result == '{"total": 1000, "dear": ["ccc", "dddd"]}\n\nLogged:\nsent 4'
+    assert [call.name for call in nested] == ["price"] * 6 + ["send"] * 4
+    assert {call.parent_call for call in nested} == {parent.id}
+    assert sent == [("a", 1), ("bb", 2), ("ccc", 3), ("dddd", 4)]
+
+
+async def test_python_calls_tools_with_keywords_and_failures_are_exceptions() -> None:
+    source = """
+first, second = price(sku="a"), price("bb")
+total = (await first)["cents"] + (await second)["cents"]
+try:
+    await send(sku="lost")
+except Exception as error:
+    print("failed:", error)
+default = [total, await send("x", pieces=2)]
+"""
+    agent, _ = coder(calls("code", code=source), calls("code", code="await send(sku='y')"), languages=["python"])
+    result = await agent.run("Go.")
+    said = [call.result for call in result.calls if call.name == "code"]
+    assert said[0].startswith('[300, "sent x"]\n\nLogged:\nfailed: ')
+    assert "there is none" in said[0]
+    assert said[1] == "null"
+    assert sent == [("x", 2), ("y", 1)]
+
+
+async def test_the_model_reads_what_went_wrong_and_what_had_been_called() -> None:
+    turns = [
+        calls("code", code="await send({sku: 'x'});\nnull.y"),
+        calls("code", code="await send({sku: 'lost'})"),
+        calls("code", code="await send({pieces: 'many'})"),
+        calls("code", code="export default 1 +"),
+    ]
+    agent, _ = coder(*turns)
+    result = await agent.run("Go.")
+    failed, uncaught, invalid, broken = [call for call in result.calls if call.name == "code"]
+    assert not any([failed.ok, uncaught.ok, invalid.ok, broken.ok])
+    assert failed.result.startswith("The code failed: TypeError: Cannot read properties of null")
+    assert '(line 2, column 6)\n\nCalls that it had made:\nsend({"sku":"x"}): done' in failed.result
+    assert uncaught.result.startswith("The code failed: ToolError: ValueError: there is none")
+    assert 'send({"sku":"lost"}): failed' in uncaught.result
+    assert "sku" in invalid.result
+    assert broken.result.startswith("The code was not run: SyntaxError: Expression expected")
+
+
+async def test_code_that_waited_for_a_person_has_the_same_time_and_chance_as_before(tmp_path: Path) -> None:
+    source = """
+const at = [Date.now(), new Date().getTime(), Math.random(), new Date() instanceof Date, new Date(0).getTime()];
+await send({sku: JSON.stringify(at)});
+export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
+"""
+    agent, _ = coder(calls("code", code=source))
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        event = await asked(run)
+        await run.approve(event.id)
+        result = await run.result()
+    assert result.calls[-1].result == '["gave x", true, 0, true]'
+    assert [sku.partition("[")[0] for sku, _ in sent] == ["", "gift x"]
+
+
+async def test_code_that_takes_too_long_is_ended() -> None:
+    agent, _ = coder(calls("code", code="while (true) {}"), timeout_s=0.2)
+    result = await agent.run("Go.")
+    assert result.calls[0].result == (
+        "The code was ended: TerminatedError: The code ran for 0.2 seconds, not counting the calls that it waited for,"
+        " which is all it may."
+    )
+
+
+def described(tools: Any, **options: Any) -> CodeTool:
+    bare = CodeTool(Sandbox(engines=[]), languages=("typescript",), timeout_s=1.0, only=None, **options)
+    return bare.of({one.spec.name: one for one in [*tools, bare]}, shown={}, hidden=["gift"])
+
+
+async def test_the_description_lists_the_tools_that_code_may_call() -> None:
+    text = described([price, send, gift, submit]).spec.description
+    assert "function price(args: {sku: string}): Promise<any>" in text
+    assert "function send(args: {sku: string; pieces?: number}): Promise<any>" in text
+    assert "gift" not in text  # it is withheld
+    assert "submit" not in text  # it would end the run
+    assert "function code" not in text
+
+
+async def test_only_the_tools_that_were_named_are_functions() -> None:
+    turns = [calls("code", code="export default [typeof price, typeof send]")]
+    agent, _ = scripted(*turns, tools=[price, send, code(tools=[price])], name="coder")
+    result = await agent.run("Go.")
+    assert result.calls[0].result == '["function", "undefined"]'
+
+
+async def test_a_tool_that_the_agent_does_not_have_is_named() -> None:
+    agent, _ = scripted("Hm.", tools=[price, code(tools=["prize"])], name="coder")
+    with pytest.raises(Exception, match=r"code: the agent has no tool 'prize'. Did you mean 'price'\?"):
+        await agent.run("Go.")
+
+
+def test_what_cannot_be_is_refused_with_a_reason() -> None:
+    with pytest.raises(ValueError, match=r"'typescipt' is not a language for code"):
+        code(languages=cast(Any, ["typescipt"]))
+    with pytest.raises(ValueError, match="at least one language"):
+        code(languages=[])
+    with pytest.raises(ValueError, match="timeout_s must be a positive number of seconds, not 0"):
+        code(timeout_s=0)
+    with pytest.raises(ValueError, match="memory_limit_bytes must be at least"):
+        code(memory_limit_bytes=5)
+    with pytest.raises(TypeError, match="5 is neither the name of a tool nor a tool"):
+        code(tools=cast(Any, [5]))
+
+
+async def test_without_the_extra_the_model_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(memory_limit_bytes: int) -> Sandbox:
+        return Sandbox(engines=[])
+
+    monkeypatch.setattr("weftline.tools.builtin.code.new_sandbox", none)
+    agent, _ = coder(calls("code", code="1"))
+    result = await agent.run("Go.")
+    assert result.calls[0].result == "Code cannot be run here: This sandbox has no engine for typescript."
+    assert not result.calls[0].ok

@@ -1,0 +1,198 @@
+"""Runs that wait: nobody but whoever they wait for moves them, and a restart does not. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runtime.kit import MoodyLog, MoodyStore, ended, engine_on, facts, plan
+from weftline.kernel.entries import AwaitClosed, CallClosed, Limits
+from weftline.messages import ToolResults
+from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.providers.scripted import ScriptedProvider
+from weftline.runtime.answering import Answer
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.timers import MAX_GRACE_US
+from weftline.store.awaits import AwaitFilter
+from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import WallClock
+from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
+
+SCRIPTS: dict[str, Any] = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "thanks"}]},
+}
+HOUR_US = 3_600_000_000
+
+
+@tool(effect="once", confirm="Pay?", blocking=False)
+def pay() -> str:
+    """Pays."""
+    return "Paid."
+
+
+class WatchedLog(MoodyLog):
+    """Notes what the engine asks of the store, and which runs it loads."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.asked: list[str] = []
+        self.claimed: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if callable(found):
+            self.asked.append(name)
+        return found
+
+    async def next_due(self, after: int) -> int | None:
+        self.asked.append("next_due")
+        return await super().next_due(after)
+
+    async def claim(self, key: int, *, kinds: Any) -> Any:
+        self.claimed.append(key)
+        return await super().claim(key, kinds=kinds)
+
+    def flush(self, writes: Any) -> Any:
+        self.asked.append("flush")
+        return super().flush(writes)
+
+
+class World:
+    """One life of an engine on a disk."""
+
+    def __init__(self, disk: MemoryDisk, clock: WallClock) -> None:
+        self.store = MoodyStore(disk)
+        self.log = self.store.log = WatchedLog(self.store.log._inner)
+        self.engine: EmbeddedEngine
+        self.provider: ScriptedProvider
+        self.engine, self.provider = engine_on(self.store, SCRIPTS, tools={"pay": pay}, clock=clock)
+
+
+def on_virtual_time(scenario: Callable[[WallClock], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        await scenario(WallClock(loop))
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+def asking(**limits: Any) -> RunPlan:
+    return replace(plan("ask", LocalRef("ask")), limits=replace(Limits(local_timeout_us=100 * HOUR_US), **limits))
+
+
+def paying(**limits: Any) -> RunPlan:
+    return replace(plan("pay", ServerRef("pay")), limits=Limits(**limits))
+
+
+@pytest.mark.requirement("run.park.wake")
+def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_between() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        async with it:
+            space = await it.workspace("acme")
+            plans = {
+                "answered": asking(),
+                "late": asking(local_timeout_us=2 * HOUR_US, on_local_timeout="report"),
+                "resumed": asking(),
+                "cancelled": asking(),
+                "approved": paying(),
+                "expired": paying(await_timeout_us=3 * HOUR_US),
+            }
+            runs = {name: await it.create(space, asks) for name, asks in plans.items()}
+            keys = {name: await it.locate(run_id, workspace=space) for name, run_id in runs.items()}
+            await asyncio.sleep(60)
+            await it.pause(keys["resumed"])
+            await it.answer(keys["resumed"], "call_0_0", ToolOutput.of("42"))
+            await asyncio.sleep(60)
+            assert log.released >= set(keys.values()), "they are not in memory"
+            awaits = {one.run: one.id for one in await it.awaits(AwaitFilter(workspace=space))}
+
+            async def wakes(name: str, event: Coroutine[Any, Any, object]) -> None:
+                before = len(world.provider.requests)
+                log.claimed.clear()
+                await event
+                heads = await facts(it, runs[name], space)
+                assert log.claimed == [keys[name]]
+                if name == "cancelled":
+                    assert len(world.provider.requests) == before
+                    return
+                (request,) = world.provider.requests[before:]
+                first, said, results = request.messages
+                assert [type(one).__name__ for one in (first, said)] == ["User", "Assistant"]
+                assert isinstance(results, ToolResults)
+                assert sum(isinstance(head, CallClosed) for head in heads) == 1
+
+            log.asked.clear()
+            await asyncio.sleep(3000)
+            assert log.asked == [], "nothing happens, and nothing is asked"
+            await wakes("answered", it.answer(keys["answered"], "call_0_0", ToolOutput.of("42")))
+            await wakes("resumed", it.resume(keys["resumed"]))
+            await wakes("cancelled", it.cancel(keys["cancelled"]))
+            yes = Answer(outcome="approved")
+            await wakes("approved", it.answer_await(keys["approved"], awaits[keys["approved"]], yes, by="ann"))
+            await wakes("late", asyncio.sleep(7200 - 3000))
+            await wakes("expired", asyncio.sleep(3600))
+
+    on_virtual_time(scenario)
+
+
+@pytest.mark.requirement("run.park.restart")
+def test_a_restart_leaves_parked_runs_as_they_are_and_their_deadlines_where_they_were() -> None:
+    async def scenario(clock: WallClock) -> None:
+        disk = MemoryDisk()
+        first = World(disk, clock)
+        async with first.engine as it:
+            space = await it.workspace("acme")
+            begun_us = clock.now_us()
+            plans = {
+                "waits": asking(),
+                "asks": paying(),
+                "paused": asking(),
+                "ahead": paying(await_timeout_us=2 * HOUR_US),
+                "passed": paying(await_timeout_us=HOUR_US // 2),
+            }
+            runs = {name: await it.create(space, asks) for name, asks in plans.items()}
+            await asyncio.sleep(60)
+            await it.pause(await it.locate(runs["paused"], workspace=space))
+            await asyncio.sleep(60)
+            awaits = await it.awaits(AwaitFilter(workspace=space))
+        before = {run.row.key: list(run.items) for run in disk.runs.values()}
+        for _ in range(2):
+            again = World(disk, clock)
+            async with again.engine as it:
+                await asyncio.sleep(300)
+                assert await it.awaits(AwaitFilter(workspace=space)) == awaits, "the same ids and deadlines"
+                assert {run.row.key: list(run.items) for run in disk.runs.values()} == before
+                assert again.provider.requests == []
+        await asyncio.sleep(3600)  # nobody is there when the time of one of them passes
+        last = World(disk, clock)
+        async with last.engine as it:
+            await asyncio.sleep(MAX_GRACE_US / 1e6 + 1)
+            expired = [head for head in await facts(it, runs["passed"], space) if isinstance(head, AwaitClosed)]
+            assert [head.outcome for head in expired] == ["expired"]
+            assert len(last.provider.requests) == 1
+            await asyncio.sleep((begun_us + 2 * HOUR_US - clock.now_us()) / 1e6 + 1)
+            at = await expiry(it, runs["ahead"], space)
+            assert begun_us + 2 * HOUR_US <= at < begun_us + 2 * HOUR_US + 1_000_000
+            key = await it.locate(runs["waits"], workspace=space)
+            await it.answer(key, "call_0_0", ToolOutput.of("42"))
+            assert (await ended(it, runs["waits"], space)).status == "succeeded"
+
+    on_virtual_time(scenario)
+
+
+async def expiry(it: EmbeddedEngine, run_id: str, workspace: int) -> int:
+    """When nobody had answered the await of a run in time, once the run has ended."""
+    await ended(it, run_id, workspace)
+    facts_of_run = await it.logs.facts(await it.locate(run_id, workspace=workspace), kinds=["await.closed"])
+    return facts_of_run[0].at

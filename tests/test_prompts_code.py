@@ -1,0 +1,62 @@
+"""What a model reads about code, word for word."""
+
+from __future__ import annotations
+
+from weftline import prompts_code as prompts
+
+
+def test_the_texts_are_these() -> None:
+    assert prompts.PARENT_ENDED == "Not run: the code that asked for this call has ended."
+    assert prompts.not_arguments("pay", "no") == "pay takes one object of arguments: no"
+    assert prompts.too_many_calls(1000) == (
+        "Not run: the code of one turn may make at most 1,000 calls, and none once it has ended."
+    )
+    assert prompts.diverged("look", "pay") == (
+        "The code was interrupted and began again, and now calls pay where it called look before."
+        " Its calls so far are not repeated. Write code that makes the same calls each time it runs."
+    )
+    assert prompts.diverged("pay", "pay").startswith(
+        "The code was interrupted and began again, and now calls pay with other arguments than before."
+    )
+    assert prompts.NO_BYTES == "Bytes cannot be arguments of a tool: encode them as text."
+    assert prompts.too_many_arguments("pay", 2, given=3) == "pay takes at most 2 arguments, not 3."
+    assert prompts.argument_twice("pay", "payee") == "pay was given payee twice."
+    assert prompts.CODE_PARAMETER == "The code, complete. It knows nothing of code that ran before."
+    assert prompts.LANGUAGE_PARAMETER == "The language of the code."
+    assert prompts.out_of_time(30) == (
+        "The code ran for 30 seconds, not counting the calls that it waited for, which is all it may."
+    )
+    assert prompts.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
+
+
+def test_a_result_comes_with_what_was_logged() -> None:
+    assert prompts.code_result("5", "") == "5"
+    assert prompts.code_result("5", "a\nb") == "5\n\nLogged:\na\nb"
+
+
+def test_a_failure_says_what_had_been_called() -> None:
+    assert prompts.code_failed("error", "TypeError: x", "", []) == "The code failed: TypeError: x"
+    assert prompts.code_failed("link_error", "x", "", []) == "The code was not run: x"
+    assert prompts.code_failed("memory", "x", "", []) == "The code ran out of memory: x"
+    called = [prompts.code_call("pay", '{"a":1}', outcome=prompts.CALL_OK)]
+    assert prompts.code_failed("terminated", "x", "hm", called) == (
+        'The code was ended: x\n\nCalls that it had made:\npay({"a":1}): done\n\nLogged:\nhm'
+    )
+
+
+def test_the_tool_describes_its_languages_and_functions() -> None:
+    text = prompts.code_tool(["typescript", "python"], {"typescript": ["function a()"], "python": []})
+    assert text == (
+        "Runs code that you write, in a sandbox without files, network or timers, and returns its result and what it"
+        " logged.\n\n"
+        "The code can call these functions, which are asynchronous. Use it for several calls, and to select, combine or"
+        " compute what you need from their results: you read only what the code returns. A result is an object or a"
+        " list if the tool gives one, and a text otherwise.\n\n"
+        "TypeScript is an ES module: use top-level await, and export the result with `export default`, as a value or as"
+        " a function that returns it. Start calls together with Promise.all. A call that fails throws an error with the"
+        " tool's message.\n\n"
+        "Python is a module: use top-level await, and assign the result to `default`. There is no standard library and"
+        " no import. Calls that are made first and awaited afterwards run together. A call that fails raises an"
+        " exception with the tool's message.\n\n"
+        "```typescript\nfunction a()\n```\n\n```python\n(no functions)\n```"
+    )
