@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",
+        "weftline.store.budgets",
         "weftline.store.database",
         "weftline.net",
         "weftline.store.hashing",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
+from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
@@ -143,7 +144,12 @@ EXAMPLE = replace(
     VERSION_5,
     v=6,
     tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
-    limits=replace(VERSION_5.limits, on_deploy="pin", leases=LeaseRule("fallback", {"ask": "weather"})),
+    limits=replace(
+        VERSION_5.limits,
+        on_deploy="pin",
+        leases=LeaseRule("fallback", {"ask": "weather"}),
+        budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop"),
+    ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
 

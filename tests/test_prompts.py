@@ -70,6 +70,10 @@ INSTRUCTIONS: dict[FinalReason, str] = {
     "final answer now, using what you already know.",
     "failure_cap": "Too many tool calls in a row have failed, so tools are no longer available. Give your best "
     "final answer now, using what you already know.",
+    "budget": (
+        "The budget for this work is used up, so tools are no longer available."
+        " Give your best final answer now, using what you already know."
+    ),
     "tool_failure": "A tool has failed for good, so tools are no longer available. Give your best final answer now, "
     "using what you already know.",
     "policy": "Tools have been disabled for this run. Give your best final answer now, using what you already know.",

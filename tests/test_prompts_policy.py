@@ -17,6 +17,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.policy_failed("pay") == (
         "The call of pay was not run, because it could not be checked whether it is allowed."
     )
+    assert prompts.over_budget("run") == "Not run: the budget of the run does not leave room for this call."
     assert prompts.TOOLS_DISABLED == "Not run: tools have been disabled for this run."
     assert prompts.NO_TIME_TO_BEGIN == "Not run: the time budget of this run is used up."
     assert prompts.out_of_time("pay", in_doubt=False) == (

@@ -12,6 +12,7 @@ PUBLIC = [
     "BasicPolicy",
     "BeforeModel",
     "Behavior",
+    "Budget",
     "Caps",
     "ChildToolGate",
     "Compaction",

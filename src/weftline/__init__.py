@@ -16,6 +16,7 @@ __all__ = [
     "BasicPolicy",
     "BeforeModel",
     "Behavior",
+    "Budget",
     "Caps",
     "ChildToolGate",
     "Compaction",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from weftline.agent.agent import Agent
     from weftline.agent.asking import Await
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
+    from weftline.agent.budget import Budget
     from weftline.agent.calling import Hook, hook
     from weftline.agent.compaction import Compaction
     from weftline.agent.context import RunContext, RunInfo
@@ -136,6 +138,7 @@ else:
         "BeforeModel": "weftline.agent.hooks",
         "BasicPolicy": "weftline.agent.policy",
         "Behavior": "weftline.agent.behavior",
+        "Budget": "weftline.agent.budget",
         "Caps": "weftline.agent.policy",
         "Compaction": "weftline.agent.compaction",
         "ChildToolGate": "weftline.agent.hooks_outside",

@@ -247,6 +247,7 @@ FINAL_TURN = {
     "time_budget": f"This run has used up its time, so tools are no longer available. {_LAST_ANSWER}",
     "tool_cap": f"This run has reached its limit of tool calls, so tools are no longer available. {_LAST_ANSWER}",
     "failure_cap": f"Too many tool calls in a row have failed, so tools are no longer available. {_LAST_ANSWER}",
+    "budget": f"The budget for this work is used up, so tools are no longer available. {_LAST_ANSWER}",
     "tool_failure": f"A tool has failed for good, so tools are no longer available. {_LAST_ANSWER}",
     "policy": f"Tools have been disabled for this run. {_LAST_ANSWER}",
 }

@@ -25,6 +25,10 @@ def policy_failed(tool: str) -> str:
     return f"The call of {tool} was not run, because it could not be checked whether it is allowed."
 
 
+def over_budget(level: str) -> str:
+    return f"Not run: the budget of the {level} does not leave room for this call."
+
+
 TOOLS_DISABLED = "Not run: tools have been disabled for this run."
 NO_TIME_TO_BEGIN = "Not run: the time budget of this run is used up."
 

@@ -71,6 +71,8 @@ def examples(hint: Any, name: str = "") -> list[Any]:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:
         return [tuple(examples(part)[-1] for part in arguments)]
+    if typing.get_origin(hint) is typing.Literal:
+        return [arguments[-1]]
     assert typing.get_origin(hint) in (tuple, list, Sequence), f"give examples of {hint}"
     item = examples(arguments[0])[-1]
     return [(), (item, item)]

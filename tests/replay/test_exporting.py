@@ -168,6 +168,47 @@ async def test_contents_that_are_not_their_digest_or_nobodys_and_strange_ids_are
         assert run_id in (await other.import_runs(file)).created
 
 
+async def test_numbers_times_and_entries_that_no_log_has_are_refused(tmp_path: Path) -> None:
+    file = await exported(tmp_path)
+    lines = file.read_bytes().splitlines(keepends=True)[:-1]
+    header = json.loads(lines[0])
+    run_id = header["run"]
+    mine = [at for at, line in enumerate(lines) if json.loads(line).get("run") == run_id and at]
+    entries: dict[int, Any] = {at: json.loads(lines[at]) for at in mine if json.loads(lines[at])["line"] == "entry"}
+    turn = next(at for at, one in entries.items() if one.get("kind") == "turn.completed")
+    created = next(at for at, one in entries.items() if one.get("kind") == "run.created")
+    limits = {**entries[created]["head"]["limits"], "max_retries": 2**64}
+
+    def forged(entry: int | None, row: dict[str, Any], **fields: Any) -> list[bytes]:
+        """The file with another entry, and with a header that fits."""
+        changed = list(lines)
+        if entry is not None:
+            whole = {**entries[entry], **fields}
+            changed[entry] = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        digest = sha256(b"".join([changed[n] for n in entries])).hexdigest()
+        every: list[dict[str, Any]] = header["runs"]
+        runs = [{**one, **row, "sha256": digest} if one["id"] == run_id else one for one in every]
+        changed[0] = json.dumps({**header, "runs": runs}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        return changed
+
+    bad = {
+        "a number of 65 bits": forged(created, {}, head={**entries[created]["head"], "limits": limits}),
+        "a time of 65 bits": forged(turn, {}, at=2**64),
+        "a time before all times": forged(None, {"created_at": -(2**63)}),
+        "an entry under another name": forged(turn, {}, kind="call.closed"),
+        "a body that is none of its kind": forged(turn, {}, body=[1]),
+    }
+    async with Engine() as other:
+        for what, content in bad.items():
+            file.write_bytes(sealed(content))
+            with pytest.raises(InvalidRequest) as refused:
+                await other.import_runs(file)
+            assert refused.value.code == "bad_export", what
+        assert await logs_of(other) == {}
+        file.write_bytes(sealed(forged(None, {})))
+        assert run_id in (await other.import_runs(file)).created
+
+
 @pytest.mark.requirement("run.replay.import")
 async def test_another_content_under_an_id_that_is_there_is_a_conflict(tmp_path: Path) -> None:
     file = await exported(tmp_path)

@@ -55,7 +55,8 @@ async def _replay_all(disks: list[Disk]) -> tuple[Counter[str], Counter[str]]:
         log = MemoryStore(disk.memory).log
         for key in range(1, await log.last_key() + 1):
             row = await log.run(key)
-            assert row is not None
+            if row is None:
+                continue  # its creation was lost with its process
             recorded = StoredRun(log, row)
             done = await replay_run(recorded, TakenAsTheyWere())
             assert done.divergence is None and done.status == row.status, str(done)

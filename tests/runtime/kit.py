@@ -111,6 +111,7 @@ class MoodyLog:
 
 class MoodyStore:
     def __init__(self, disk: MemoryDisk) -> None:
+        self.disk = disk
         self._inner = MemoryStore(disk)
         self.log: Any = MoodyLog(self._inner.log)
         self.records = self._inner.records

@@ -179,3 +179,43 @@ async def test_cancelling_an_ended_run_whose_log_does_not_read_leaves_it_as_it_i
         db = apsw.Connection(str(server.db / "weftline.db"))
         assert db.execute("SELECT count(*), max(id) FROM entries").fetchall() == before
         db.close()
+
+
+async def test_a_run_whose_texts_are_damaged_can_be_followed_and_cancelled_and_fails_no_list(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    columns = ("name", "agent", "metadata", "status")
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        fine, saltless, forked, *runs = [
+            await api.start("ask", tools=[{"kind": "local", "name": "ask"}]) for _ in range(4 + len(columns))
+        ]
+        kindless = runs.pop()
+        for run in (fine, saltless, forked, kindless, *runs):
+            async with api.stream(run) as stream:
+                await stream.until("local_tool_call")
+        assert (await api.post(f"agent-runs/{forked}/cancel")).status == 200
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        for run, column in zip(runs, columns, strict=True):
+            db.execute(f"UPDATE runs SET {column} = CAST(x'fffe' AS TEXT) WHERE key = ?", (_key(run),))
+        db.execute("UPDATE runs SET salt = CAST(x'fffe' AS TEXT) WHERE key = ?", (_key(saltless),))
+        kind = "UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE run = ? AND kind = 'call.opened'"
+        db.execute(kind, (_key(kindless),))
+        db.execute("UPDATE entries SET body = x'7b' WHERE run = ? AND kind = 'turn.completed'", (_key(forked),))
+        db.close()
+        server.start()
+        listed = (await api.get("agent-runs")).json["runs"]
+        codes = {run["id"]: run["errorCode"] for run in listed}
+        assert len(listed) == 8 and codes[fine] is None and all(codes[run] == "log_damaged" for run in runs)
+        for run in (*runs, kindless):
+            assert (await api.get(f"agent-runs/{run}/calls")).status == 200
+            assert (await api.post(f"agent-runs/{run}/cancel")).status == 200
+            assert (await api.events(run))[-1].type == "cancelled"
+        check_error(await api.post(f"agent-runs/{forked}/fork", {"turn": 1}), 500, "log_damaged")
+        assert (await api.get(f"agent-runs/{fine}")).json["status"] == "running"
+        assert "Traceback" not in "".join(server.log)
+
+
+def _key(run: str) -> int:
+    return int(run[len("run_") : -12], 16)

@@ -14,13 +14,15 @@ import pytest
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.errors import InvalidRequest, RateLimited
+from weftline.errors import InvalidRequest, RateLimited, StoreError
+from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start
+from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now
 from weftline.store import open_store
 from weftline.store.base import RunFilter
+from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow
 from weftline.testing.simulation.loop import VirtualLoop
@@ -262,3 +264,131 @@ async def test_a_workspace_has_so_many_schedules_and_no_more(host: Host, monkeyp
         await host.schedule(HOURLY)
     with pytest.raises(InvalidRequest, match="at most 2 schedules"):
         await host.schedule(HOURLY)
+
+
+async def test_a_workspace_with_much_to_make_up_for_holds_up_no_other(host: Host, clock: Clock) -> None:
+    for _ in range(20):
+        await host.schedule(Timing(cron="* * * * *", catch_up="all"))
+    other = await workspaces.ensure(host.workspaces, "other")
+    work, _, _ = await checked_work(host.workspaces, Caller(other), encode(SPEC), requested_by="key:b")
+    late = await schedules.create(host.workspaces, Caller(other), "late", timing=HOURLY, work=work)
+    begun, order = asyncio.Event(), list[str]()
+
+    async def note(fired: ScheduleRow, time: int) -> str:
+        order.append(fired.id)
+        if fired.id == late.id:
+            begun.set()
+        else:
+            await asyncio.wait_for(begun.wait(), 3)  # two thousand of these are due
+        return "run_1"
+
+    clock.time += timedelta(hours=3)
+    alarm = ScheduleAlarm(host.workspaces, start=note)
+    task = asyncio.create_task(alarm.run())
+    await asyncio.wait_for(begun.wait(), 3)
+    assert len(order) <= 3
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def test_what_becomes_due_while_its_workspace_is_at_work_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        wall, store = WallClock(loop), MemoryStore(MemoryDisk())
+        started: asyncio.Queue[str] = asyncio.Queue()
+
+        async def slow(row: ScheduleRow, time: int) -> str:
+            started.put_nowait(row.name)
+            await asyncio.sleep(10)
+            return "run_x"
+
+        at = Workspaces(store.records, store.vault, wall)
+        space = await workspaces.ensure(at, "acme")
+        work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
+        for name, after_s in (("first", 3), ("second", 5)):
+            timing = Timing(at=wall.now_us() + after_s * 1_000_000)
+            await schedules.create(at, Caller(space), name, timing=timing, work=work)
+        task = asyncio.create_task(ScheduleAlarm(at, start=slow).run())
+        assert [await started.get() for _ in range(2)] == ["first", "second"]
+        assert loop.time() < 20, "it is started when the first one is done"
+        task.cancel()
+        await asyncio.wait({task})
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())
+
+
+async def test_a_full_queue_is_asked_once_and_not_by_each_schedule(host: Host, clock: Clock) -> None:
+    asked: list[str] = []
+
+    async def refusing(row: ScheduleRow, time: int) -> str:
+        asked.append(row.id)
+        raise RateLimited("Too many runs are queued.", code="too_many_runs")
+
+    for _ in range(10):
+        await host.schedule(HOURLY)
+    clock.time += timedelta(hours=1)
+    assert not await ScheduleAlarm(host.workspaces, start=refusing).fire_due()
+    assert len(asked) <= 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [f"{column} = CAST(x'ff' AS TEXT)" for column in ("agents", "cron", "timezone", "catch_up", "requested_by")]
+    + ["agents = '{'", "spec = x'7b'", "next_at = -5", "created_at = -9223372036854775808"],
+)
+async def test_a_damaged_schedule_starts_nothing_and_the_others_go_on(host: Host, clock: Clock, damage: str) -> None:
+    broken, whole = await host.schedule(HOURLY), await host.schedule(HOURLY)
+
+    def query() -> Query[None]:
+        yield from statement(f"UPDATE schedules SET {damage} WHERE key = $1", broken.key)
+
+    await host.workspaces.records.write(query())
+    for hour in (9, 10):
+        clock.time = NOW.replace(hour=hour)
+        assert await host.alarm.fire_due()
+    assert await host.times(broken) == []
+    assert await host.times(whole) == ["2027-01-15T09:00", "2027-01-15T10:00"]
+    caller = Caller(host.space)
+    listed = await schedules.visible(host.workspaces, caller)
+    column = damage.split()[0]
+    assert [one.damaged for one in listed] == ["" if column == "spec" else column, ""]
+    with pytest.raises(StoreError, match=f"its {column} cannot be read") as refused:
+        await host.row(broken)
+    assert refused.value.code == "log_damaged"
+    with pytest.raises(StoreError, match=f"its {column} cannot be read"):
+        await schedules.change(host.workspaces, caller, broken.id, Changes(enabled=False))
+    await schedules.delete(host.workspaces, caller, broken.id)
+    assert [one.id for one in await schedules.visible(host.workspaces, caller)] == [whole.id]
+
+
+async def test_a_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host, clock: Clock) -> None:
+    draft = AgentDraft(name="Sweeper", spec=encode({"modelId": "scripted:hello"}))
+    agent = await agents.create(host.workspaces, host.space, draft)
+    row = await host.schedule(HOURLY, {"agentId": "sweeper", "prompt": "hi"})
+
+    def query() -> Query[None]:
+        yield from statement("UPDATE agents SET spec = x'7b' WHERE id = $1", agent.id)
+
+    await host.workspaces.records.write(query())
+    clock.time += timedelta(hours=1)
+    assert await host.alarm.fire_due()
+    after = await host.row(row)
+    assert "is damaged" in after.last_error and after.next_at == us(datetime(2027, 1, 15, 10, tzinfo=UTC))
+
+
+async def test_whoever_starts_it_by_hand_it_is_requested_by_whoever_said_what_it_runs(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With four eyes the author of a schedule does not approve its calls because somebody else pressed the button."""
+    row = await host.schedule(HOURLY)
+    plans: list[RunPlan] = []
+
+    async def noted(workspace: int, plan: RunPlan, **_: Any) -> str:
+        plans.append(plan)
+        return "run_1"
+
+    monkeypatch.setattr(host.engine, "create", noted)
+    await start_now(host, Caller(host.space), row)
+    assert [plan.requested_by for plan in plans] == [row.requested_by] == ["key:a"]

@@ -122,7 +122,10 @@ def test_what_is_no_expression_is_refused_in_words(text: str, says: str) -> None
     assert says in refused.value.message
 
 
-@pytest.mark.parametrize("name", ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "x" * 500, "\0"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "x" * 500, "\0", "localtime", "right/Europe/Berlin"],
+)
 def test_what_is_no_time_zone_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no time zone"):
         parse_cron("* * * * *", name)

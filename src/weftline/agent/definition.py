@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Typed
 
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
+from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook, point_of
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
@@ -50,6 +51,7 @@ class Others(TypedDict, total=False):
     limits: Limits | None
     policy: Policy | None
     policy_engine: PolicyEngine | None
+    budget: Budget | None
     fallbacks: Sequence[str]
     behavior: Behavior | None
     tool_aliases: Mapping[str, str] | None
@@ -130,6 +132,7 @@ class Definition(Generic[OutputT, DepsT]):
         limits: Limits | None = None,
         policy: Policy | None = None,
         policy_engine: PolicyEngine | None = None,
+        budget: Budget | None = None,
         fallbacks: Sequence[str] = (),
         behavior: Behavior | None = None,
         tool_aliases: Mapping[str, str] | None = None,
@@ -158,6 +161,7 @@ class Definition(Generic[OutputT, DepsT]):
         check_policy(policy)
         self.policy = policy
         self.policy_engine = policy_engine
+        self.budget = budget
         self.fallbacks = tuple(fallbacks)
         self.eager = eager
         """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""

@@ -514,6 +514,7 @@ class Engine(WatchedRuns, EndedRuns):
             settings=options.get("settings", _NO_SETTINGS),
             limits=options.get("limits"),
             policy=options.get("policy"),
+            budget=options.get("budget"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
             metadata=options.get("metadata"),

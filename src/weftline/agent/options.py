@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
+from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook
 from weftline.agent.context import RunContext
 from weftline.agent.given import AgentTool
@@ -47,6 +48,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     settings: Settings
     limits: Limits
     policy: Policy
+    """As far as it is tighter than the agent's."""
+    budget: Budget
     """As far as it is tighter than the agent's."""
     behavior: Behavior
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""

@@ -8,7 +8,9 @@ from typing import Any
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from weftline.agent import budget as budgeting
 from weftline.agent.behavior import Behavior, resolved
+from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook
 from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
@@ -35,6 +37,7 @@ def plan_of(
     settings: Settings = _NO_SETTINGS,
     limits: Limits | None = None,
     policy: Policy | None = None,
+    budget: Budget | None = None,
     hooks: Sequence[Hook[Any]] = (),
     behavior: Behavior | None = None,
     only: Sequence[str] | None = None,
@@ -66,7 +69,9 @@ def plan_of(
         reasoning=settings.level,
         sampling=settings.sampling,
         output_schema=None if output is None else output.schema,
-        limits=replace(stored, policy=rule, interrupts_allowed=interrupts),
+        limits=replace(
+            stored, policy=rule, interrupts_allowed=interrupts, budget=budgeting.rule_of(budget, agent.budget)
+        ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
         given=given,
@@ -85,7 +90,7 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
         # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
         tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
         output_schema=None,
-        limits=replace(parent.limits, check_output=False),
+        limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
         given=0,
     )
 
@@ -162,6 +167,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         local_timeout_us=sent.limits.local_timeout_us,
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
+        budget=plan.limits.budget if sent.limits.budget is None else sent.limits.budget.within(plan.limits.budget),
         on_local_timeout=sent.limits.on_local_timeout,
         leases=sent.limits.leases,
     )

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agents": ("weftline.cli.agents", "Stored agents."),
     "webhooks": ("weftline.cli.webhooks", "Webhooks that are called when runs end or ask people."),
     "schedules": ("weftline.cli.schedules", "Runs that begin at a time, or again and again."),
+    "budgets": ("weftline.cli.budgets", "What may be spent, and what was."),
     "backup": ("weftline.cli.backup", "Copy the store while it is in use."),
     "restore": ("weftline.cli.restore", "Turn a backup into a store."),
     "resume": ("weftline.cli.resume", "Let the runs of a restored store continue."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "Answered",
     "ApiError",
+    "AsyncBudgets",
     "AsyncClient",
     "AsyncOAuthClient",
     "AsyncRun",
@@ -19,6 +20,9 @@ __all__ = [
     "AuthorizationRequest",
     "Await",
     "BadRequest",
+    "Budget",
+    "BudgetLimit",
+    "Budgets",
     "CallName",
     "CancelReceipt",
     "ChatMessage",
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
     from weftline.client.a2a import local_a2a
     from weftline.client.attachments import Attachment
     from weftline.client.awaits import Answered, Await
+    from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit, Budgets
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -147,6 +152,7 @@ else:
     _HOMES = {
         "Answered": "awaits",
         "ApiError": "errors",
+        "AsyncBudgets": "budgets",
         "AsyncClient": "core",
         "AsyncOAuthClient": "oauth",
         "AsyncRun": "run",
@@ -158,6 +164,9 @@ else:
         "AuthorizationRequest": "oauth",
         "Await": "awaits",
         "BadRequest": "errors",
+        "Budget": "budgets",
+        "BudgetLimit": "budgets",
+        "Budgets": "budgets",
         "CallName": "usage",
         "CancelReceipt": "usage",
         "ChatMessage": "results",

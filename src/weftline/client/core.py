@@ -13,6 +13,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from weftline.client.awaits import Answered, Await, answer, inbox
+from weftline.client.budgets import AsyncBudgets
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.ended import LoggedCall, calls, fork, run_path
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
@@ -109,6 +110,7 @@ class AsyncClient:
             trust_env=trust_env,
         )
         self.schedules = AsyncSchedules(self.http)
+        self.budgets = AsyncBudgets(self.http)
         """Runs that the server begins by itself."""
         self.workers = HandlerWorkers(max_tool_threads)
         self.format_error = format_error

@@ -18,7 +18,7 @@ Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh
 
 class MessageOptions(TypedDict, total=False):
     """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`,
-    `tool_budgets`, `budgets` and `policy` are sent as they are given, `False` and `{}` included."""
+    `tool_budgets`, `budgets`, `policy` and `budget` are sent as they are given, `False` and `{}` included."""
 
     messages: Sequence[Mapping[str, Any]] | None
     attachments: Sequence[AttachmentLike] | None
@@ -30,6 +30,7 @@ class MessageOptions(TypedDict, total=False):
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
     policy: Mapping[str, Any] | None
+    budget: Mapping[str, Any] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -55,6 +56,7 @@ class SessionOptions(TypedDict, total=False):
     tool_budgets: Mapping[str, Mapping[str, int]] | None
     budgets: Mapping[str, Any] | None
     policy: Mapping[str, Any] | None
+    budget: Mapping[str, Any] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -83,6 +85,7 @@ _WIRE = {
     "tool_budgets": "toolBudgets",
     "budgets": "budgets",
     "policy": "policy",
+    "budget": "budget",
     "temperature": "temperature",
     "top_p": "topP",
     "stop_sequences": "stopSequences",

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from weftline.background import LoopThread
 from weftline.client.awaits import Answered, Await
+from weftline.client.budgets import Budgets
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
 from weftline.client.ended import LoggedCall
@@ -88,6 +89,11 @@ class Client:
     def schedules(self) -> Schedules:
         """Runs that the server begins by itself."""
         return Schedules(self._core.schedules, self.wait)
+
+    @property
+    def budgets(self) -> Budgets:
+        """What may be spent, and what was."""
+        return Budgets(self._core.budgets, self.wait)
 
     @property
     def usage(self) -> Totals:

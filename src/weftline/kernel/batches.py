@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from weftline import prompts, prompts_code, prompts_people, prompts_policy
-from weftline.kernel import guards, leases, policies
+from weftline.kernel import budgeting, guards, leases, policies
 from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
 from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id
 from weftline.kernel.entries import (
@@ -44,6 +44,8 @@ def carry_on(s: State) -> Decision:
         return Decision(tuple(orphans))
     if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
         return judged
+    if s.budget.refused is not None and not _is_over(s) and (refused := budgeting.before_batch(s)) is not None:
+        return refused
     if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
         return _admit(s)
     if not batch.unclosed:
@@ -409,7 +411,7 @@ def _after(s: State) -> Decision:
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
         return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
-    if s.policy.reached or s.guards.given_up:
+    if s.policy.reached or s.guards.given_up or s.budget.refused is not None:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.kernel.budget import Held
 from weftline.messages import Usage
 
 Cause: TypeAlias = Literal["size", "context_window"]
@@ -55,6 +56,8 @@ class CompactionStarted(_Head, frozen=True, tag="compaction.started"):
     cause: Cause
     model: str = ""
     estimate: int = 0
+    held: Held | None = None
+    """As in `attempt.started`."""
 
 
 class CompactionFailed(_Head, frozen=True, tag="compaction.failed"):

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from weftline.failure import FailureKind, HintReason, Recovery
+from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Unit
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -28,7 +29,7 @@ from weftline.kernel.context import (
 from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
 from weftline.kernel.deploys import DeployAdopted, OnDeploy
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
-from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, RunUnattended
+from weftline.kernel.policy import CapReached, FinalReason, PolicyDecided, PolicyRule, RunUnattended
 from weftline.kernel.words import ANSWERS as ANSWERS
 from weftline.kernel.words import EXECUTED as EXECUTED
 from weftline.kernel.words import OF_RUN as OF_RUN
@@ -53,17 +54,6 @@ Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
 happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
-FinalReason: TypeAlias = Literal[
-    "loop_detected",
-    "max_tool_turns",
-    "max_turns",
-    "max_cost",
-    "time_budget",
-    "tool_cap",
-    "failure_cap",
-    "policy",
-    "tool_failure",
-]
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -121,6 +111,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     compaction: CompactionRule | None = None
     """When older messages are replaced by a summary in requests; None for never."""
     policy: PolicyRule | None = None
+    budget: BudgetRule | None = None
+    """What the run may spend, with all below it."""
     on_deploy: OnDeploy = "adopt"
     """What becomes of the run when other code than before would carry it on."""
     leases: LeaseRule | None = None
@@ -177,6 +169,10 @@ class Parent(Head, frozen=True):
     depth: int = 1
     root: str = ""
     """The run that nobody's call began. Empty in older logs."""
+    above: tuple[str, ...] = ()
+    """The accounts that its calls are booked on besides its own and its workspace's, the nearest first."""
+    budgets: dict[str, BudgetRule] = {}
+    """What the runs among these may spend, by account."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
@@ -225,6 +221,8 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
     offered: str = ""
     """Of the run's first attempt: the digest of the instructions and the tools that models are offered."""
+    held: Held | None = None
+    """What is reserved for it, if any limit is above it."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
@@ -366,6 +364,8 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     timeout_us: int | None = None
     """For a client call: how long after `at` its answer may arrive."""
     blocked: bool = False
+    held: Held | None = None
+    """As in `attempt.started`."""
     parent: str = ""
     """The id of the call that asked for it, if it was not the model."""
 
@@ -462,6 +462,9 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
     """The next turn is the last one and has no tools. Body: `TextBody`, the instruction that the model reads."""
 
     reason: FinalReason
+    level: Level | None = None
+    """For a budget: where the limit is, and what of."""
+    unit: Unit | None = None
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
@@ -531,6 +534,7 @@ Fact: TypeAlias = (
     | CompactionFailed
     | ContextCompacted
     | ContextRestored
+    | BudgetRefused
     | CapReached
     | PolicyDecided
     | RunUnattended

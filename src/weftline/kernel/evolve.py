@@ -14,7 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.kernel import calls, compaction, guards, leases, policies
+from weftline.kernel import budgeting, calls, compaction, guards, leases, policies
+from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -79,6 +80,8 @@ def evolve(state: State, head: Fact, at: int) -> State:
     if state.ended:
         return _broken(state, "a fact after the terminal entry")
     after = FOLDS[type(head)](state, head, at)
+    if state.budget.holds:
+        after = budgeting.settle(after, head)
     return after if after.limits.policy is None else policies.keep_time(state, after, head, at)
 
 
@@ -137,7 +140,10 @@ def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
         model=head.model,
     )
     totals = replace(s.totals, attempts=s.totals.attempts + 1)
-    return replace(s, version=s.version + 1, step="model", attempt=attempt, batch=_NO_CALLS, totals=totals)
+    after = replace(s, version=s.version + 1, step="model", attempt=attempt, batch=_NO_CALLS, totals=totals)
+    if head.held is None:
+        return after
+    return budgeting.hold(after, budgeting.attempt_slot(head.turn, head.attempt), head.held)
 
 
 def _is_open(s: State, head: AttemptFailed | TurnCompleted) -> bool:
@@ -244,7 +250,10 @@ def _await_closed(s: State, head: AwaitClosed, at: int) -> State:
 
 
 def _call_opened(s: State, head: CallOpened, at: int) -> State:
-    return calls.opened(s, head, at) or _stray(s, head)
+    after = calls.opened(s, head, at)
+    if after is None or head.held is None:
+        return after or _stray(s, head)
+    return budgeting.hold(after, budgeting.call_slot(head.turn, head.index), head.held)
 
 
 def _call_started(s: State, head: CallStarted, at: int) -> State:
@@ -336,7 +345,10 @@ def _context_measured(s: State, head: ContextMeasured, at: int) -> State:
 
 
 def _compaction_started(s: State, head: CompactionStarted, at: int) -> State:
-    return compaction.started(s, head) or _broken(s, f"summary {head.number} began out of turn")
+    after = compaction.started(s, head)
+    if after is None or head.held is None:
+        return after or _broken(s, f"summary {head.number} began out of turn")
+    return budgeting.hold(after, budgeting.summary_slot(head.number), head.held)
 
 
 def _compaction_failed(s: State, head: CompactionFailed, at: int) -> State:
@@ -349,6 +361,10 @@ def _context_compacted(s: State, head: ContextCompacted, at: int) -> State:
 
 def _context_restored(s: State, head: ContextRestored, at: int) -> State:
     return compaction.restored(s, head)
+
+
+def _budget_refused(s: State, head: BudgetRefused, at: int) -> State:
+    return budgeting.refused(s, head)
 
 
 def _cap_reached(s: State, head: CapReached, at: int) -> State:
@@ -418,6 +434,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CompactionFailed: _compaction_failed,
     ContextCompacted: _context_compacted,
     ContextRestored: _context_restored,
+    BudgetRefused: _budget_refused,
     CapReached: _cap_reached,
     PolicyDecided: _policy_decided,
     RunUnattended: _run_unattended,

@@ -12,6 +12,19 @@ from msgspec import Struct
 
 Cap: TypeAlias = Literal["time_budget", "tool_cap", "failure_cap", "policy"]
 """What of a policy brought a run to its end."""
+FinalReason: TypeAlias = Literal[
+    "loop_detected",
+    "max_tool_turns",
+    "max_turns",
+    "max_cost",
+    "time_budget",
+    "tool_cap",
+    "failure_cap",
+    "policy",
+    "budget",
+    "tool_failure",
+]
+"""What makes a turn the last one, without tools."""
 GRACE_US = 10_000_000
 
 

@@ -14,6 +14,7 @@ from weftline.kernel.batch import Batch
 from weftline.kernel.batch import Call as Call
 from weftline.kernel.batch import Grant as Grant
 from weftline.kernel.batch import Stage as Stage
+from weftline.kernel.budget import BudgetRefused, Held
 from weftline.kernel.context import Cause
 from weftline.kernel.entries import AwaitKind, Fact, Limits, ModelRef, Parent
 from weftline.kernel.lease import Lease
@@ -210,6 +211,15 @@ class Compaction(Room, frozen=True):
     """Someone has taken a summary back."""
 
 
+class Budget(Room, frozen=True):
+    """What the run has reserved in the budget tree, and what it was refused."""
+
+    holds: dict[str, Held] = {}
+    """By what is under way: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
+    refused: BudgetRefused | None = None
+    """What brings the run to its end."""
+
+
 MAX_COST_NUSD = 10**18
 """A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
 
@@ -258,6 +268,7 @@ class State(Room, frozen=True):
     totals: Totals = Totals()
     compaction: Compaction = Compaction()
     policy: PolicyUse = PolicyUse()
+    budget: Budget = Budget()
     status: Literal["running", "paused", "succeeded", "failed", "cancelled"] = "running"
 
     @property

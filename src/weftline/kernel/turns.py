@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline import prompts
-from weftline.kernel import compaction, policies
+from weftline.kernel import budgeting, compaction, policies
 from weftline.kernel.endings import end
 from weftline.kernel.entries import AttemptStarted, FinalForced, FinalReason, MessagesTaken, ModelRef, OutputRejected
 from weftline.kernel.state import CheckOutput, Decision, New, State
@@ -15,18 +15,20 @@ def ask_model(s: State) -> Decision:
     attempt = s.attempt
     choice = attempt.choice
     if attempt.failure and (attempt.failure_final or attempt.failures > s.limits.max_retries):
-        if not policies.is_late(s) and (shorter := compaction.after_overflow(s)) is not None:
+        if not _is_last(s) and (shorter := compaction.after_overflow(s)) is not None:
             return shorter
         if choice >= s.limits.fallbacks:
             return end(s, "failed", code=attempt.failure, reason=s.guards.final)
         choice += 1
     if s.control.paused:
         return _NOTHING
+    if (stopped := budgeting.stopped(s)) is not None:
+        return stopped
     if not s.guards.final and (cap := _reached(s)) is not None:
-        return Decision((New(FinalForced(cap), prompts.FINAL_TURN[cap]),))
+        return Decision((_final_forced(s, cap),))
     if choice == attempt.choice and attempt.retry_at is not None and attempt.retry_at > s.now:
         return Decision(due_at=attempt.retry_at)
-    if s.limits.compaction is not None and not policies.is_late(s):
+    if s.limits.compaction is not None and not _is_last(s):
         first = compaction.before_request(s)
         if first is not None:
             return first
@@ -63,6 +65,8 @@ def answered(s: State) -> Decision:
 def _reached(s: State) -> FinalReason | None:
     """The limit that makes the next turn the last one; the time may run out while a turn is tried again, too."""
     limits = s.limits
+    if s.budget.refused is not None:
+        return "budget"
     if (cap := policies.reached(s)) is not None:
         return cap
     if s.guards.given_up:
@@ -74,6 +78,17 @@ def _reached(s: State) -> FinalReason | None:
     if limits.max_cost_nusd is not None and s.turn and s.totals.cost_nusd >= limits.max_cost_nusd:
         return "max_cost"
     return None
+
+
+def _is_last(s: State) -> bool:
+    """Whether there is nothing left for more than the last request: no time, or nothing to spend."""
+    return policies.is_late(s) or s.budget.refused is not None
+
+
+def _final_forced(s: State, cap: FinalReason) -> New:
+    refused = s.budget.refused if cap == "budget" else None
+    head = FinalForced(cap) if refused is None else FinalForced(cap, refused.level, refused.unit)
+    return New(head, prompts.FINAL_TURN[cap])
 
 
 def truncated(s: State) -> Decision:

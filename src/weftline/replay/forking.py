@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.errors import InvalidRequest
+from weftline.errors import LOG_DAMAGED, InvalidRequest, StoreError
 from weftline.kernel.bodies import Origin, decode_created
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
 from weftline.messages import Blob, Message, User
 from weftline.plan import RunPlan, decode_plan
@@ -21,7 +22,7 @@ from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation, blobs_of
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader, RunRow, Stored
 
 
 class ForkPoint(Struct, frozen=True):
@@ -48,10 +49,18 @@ class ForkPoint(Struct, frozen=True):
 
 
 async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
-    """Raises `Conflict` for a run that has not ended or is not all there, and `InvalidRequest` for a turn that it did
-    not have.
+    """Raises `Conflict` for a run that has not ended or is not all there, `InvalidRequest` for a turn that it did not
+    have, and `StoreError` (`log_damaged`).
     """
     first = await require_whole(log, row)
+    try:
+        return await _fork_point(log, row, first, turn=turn)
+    except UNREADABLE:
+        run_id = ids.run_id(row.key, row.salt)
+        raise StoreError(f"The log of run {run_id} is damaged: it cannot be forked.", code=LOG_DAMAGED) from None
+
+
+async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) -> ForkPoint:
     created = decode_created(first.body)
     plan = decode_plan(created.plan)
     if plan.path:

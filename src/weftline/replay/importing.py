@@ -9,7 +9,7 @@ from msgspec.json import encode
 
 from weftline.errors import Conflict, InvalidRequest, StoreError
 from weftline.kernel.bodies import decode_created
-from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import RunCreated, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, encode_state
@@ -19,7 +19,8 @@ from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
 from weftline.runtime.conversation import blobs_of
-from weftline.store.base import Item, LogReader, NewRun, Write, Written
+from weftline.store.base import Item, LogReader, NewRun, Stored, Write, Written
+from weftline.store.columns import MAX_TIME_US
 
 
 class Imported(Struct, frozen=True):
@@ -76,8 +77,14 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
         facts = [(item.at, decode_fact.decode(item.head)) for item in run.facts]
         state = fold(State(), facts)
         created = decode_plan(decode_created(run.items[0].body).plan)
-    except UNREADABLE:
+        stored_state = encode_state(state)
+    except (*UNREADABLE, OverflowError):  # a number of more than 64 bits
         raise InvalidRequest(f"The log of {row.id} cannot be read.", code="bad_export") from None
+    if not all(_is_readable(item) for item in run.items):
+        raise InvalidRequest(f"The log of {row.id} cannot be read.", code="bad_export")
+    times = (row.created_at, row.started_at, row.ended_at, *(item.at for item in run.items))
+    if not all(time is None or 0 <= time <= MAX_TIME_US for time in times):
+        raise InvalidRequest(f"A time of {row.id} is none.", code="bad_export")
     if not isinstance(facts[0][1], RunCreated) or not state.ended or state.status != row.status:
         raise InvalidRequest(f"The log of {row.id} does not end as the header says.", code="bad_export")
     named = sorted(blobs_of(created.messages))
@@ -93,7 +100,7 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
         status=row.status,
         due_at=None,
         format=row.format,
-        state=encode_state(state),
+        state=stored_state,
         fold=FOLD,
         started_at=row.started_at,
         ended_at=row.ended_at,
@@ -109,6 +116,12 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
         ),
         imported=True,
     )
+
+
+def _is_readable(item: Stored) -> bool:
+    if item.head:
+        return fact_is_readable(item.kind, item.head, item.body)
+    return observations_are_readable(item.kind, item.body, item.count)
 
 
 def _parsed(run: ExportedRun) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
+from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.decide import decide
 from weftline.kernel.deploys import DeployAdopted
@@ -211,12 +212,15 @@ class _Replay:
         match new.head, log:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate
-                return Draft(replace(now, model=log.model, estimate=size, offered=self._offered(log.offered)))
+                offered = self._offered(log.offered)
+                return Draft(replace(now, model=log.model, estimate=size, offered=offered, held=log.held))
             case AttemptFailed() as now, AttemptFailed():
                 now = replace(now, usage=log.usage, estimated=log.estimated, cost_nusd=log.cost_nusd)
                 return Draft(now, bodies.encode(bodies.FailedBody(now.reason)))
             case CompactionStarted() as now, CompactionStarted():
-                return Draft(replace(now, model=log.model, estimate=log.estimate))
+                return Draft(replace(now, model=log.model, estimate=log.estimate, held=log.held))
+            case CallOpened() as now, CallOpened():
+                return write_down(self._state, self._work, New(replace(now, held=log.held), new.text))
             case CompactionFailed() as now, CompactionFailed():
                 return Draft(replace(now, cost_nusd=log.cost_nusd), bodies.encode(bodies.FailedBody(now.reason)))
             case ((AttemptStarted() | CompactionStarted() | CompactionFailed() | AttemptFailed()), _):
@@ -316,7 +320,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted():
+        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted() | BudgetRefused():
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(

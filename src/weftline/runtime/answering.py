@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
@@ -167,6 +167,8 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
         return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
     call = run.state.batch.calls[question.index]
+    if question.index >= len(run.work.conversation.args):  # the entry of the turn is not found by its kind any more
+        raise StoreError(f"The log of run {run.work.run_id} is damaged: a call of it cannot be read.", code=LOG_DAMAGED)
     present = run.work.conversation.args[question.index]
     changed = args is not None and args != present
     final = args if args is not None else present

@@ -52,11 +52,11 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
             spare = _spare(state, work, head.cause) if looked_for else 0
             return Draft(replace(head, tokens=tokens, spare=spare, turns=turns))
         case CompactionStarted():
-            model = _resolved(state, work)
+            model = summary_model(state, work)
             estimate = min(state.compaction.tokens, _max_bytes(state, model, head.cause) // BYTES_PER_TOKEN)
             return Draft(replace(head, model="" if model is None else model.catalog_id, estimate=estimate))
         case CompactionFailed():
-            model = _resolved(state, work)
+            model = summary_model(state, work)
             cost = None if model is None or work.catalog is None else cost_of(work.catalog, model, head.usage)
             return Draft(replace(head, cost_nusd=cost), bodies.encode(bodies.FailedBody(head.reason)))
 
@@ -79,7 +79,7 @@ def _spare(state: State, work: WorkingSet, cause: Cause) -> int:
 async def compact(command: Compact, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
     """Asks for the summary; returns how that ended, or None if the outcome is no longer wanted."""
     call = _SummaryCall(command, state, work, services)
-    model = _resolved(state, work)
+    model = summary_model(state, work)
     if model is None:
         return call.failed(ProviderError("invalid_request", "The model for the summary is not there any more."))
     call.model = model
@@ -231,7 +231,8 @@ def _new_cut(state: State, span: Span, cause: Cause) -> Cut | None:
     return None if rule is None else new_cut(span, keep_turns=rule.keep_turns, cause=cause)
 
 
-def _resolved(state: State, work: WorkingSet) -> ResolvedModel | None:
+def summary_model(state: State, work: WorkingSet) -> ResolvedModel | None:
+    """The model that writes summaries, if it is there."""
     rule = state.limits.compaction
     named = rule.model if rule is not None and rule.model else model_id(work, state.attempt.choice)
     try:

@@ -183,8 +183,9 @@ class Driver:
         self.take_over(run)
         at = self._services.clock.now_us()
         state = run.state
-        for draft in facts:
-            state = take_in(state, run.work, draft, at=at)
+        with _booking(run.work):
+            for draft in facts:
+                state = take_in(state, run.work, draft, at=at)
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
     def take_over(self, run: LiveRun) -> None:
@@ -197,7 +198,9 @@ class Driver:
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
-        self._log.append(run, facts, state=state, at=at, thread_end=end)
+        account = run.work.account
+        bookings = account.taken() if account is not None else ()
+        self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         for host in run.work.hosts.values():
             host.look()
 
@@ -214,7 +217,8 @@ class Driver:
         self.take_over(run)
         state = run.state
         at = self._services.clock.now_us()
-        result = self._step(state, run.work, facts, at=at)
+        with _booking(run.work):
+            result = self._step(state, run.work, facts, at=at)
         if result.entries:
             self._append(run, result.entries, result.state, at=at, end=result.thread_end)
         if not result.state.ended:
@@ -322,9 +326,25 @@ class Driver:
         assert isinstance(head, CallStarted)
         above = run.state.parent
         root = run.work.run_id if above is None else above.root or above.run
-        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1, root)
+        accounts, rules = ((), {}) if run.work.account is None else run.work.account.above_child()
+        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1, root, accounts, rules)
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
+
+
+class _booking:
+    """What was booked for facts that are not going to be appended is taken back."""
+
+    __slots__ = ("_account",)
+
+    def __init__(self, work: WorkingSet) -> None:
+        self._account = work.account
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
+        if error is not None and self._account is not None:
+            self._account.take_back()
 
 
 class RunSink:

@@ -21,7 +21,7 @@ from typing import Self
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from weftline.errors import Conflict, Forbidden, NotFound, Unavailable, invalid
+from weftline.errors import Conflict, Forbidden, NotFound, Unavailable
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_QUEUED, accepts, open_await
 from weftline.kernel.bodies import Origin
@@ -37,7 +37,7 @@ from weftline.kernel.entries import (
     RunResumed,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.messages import Blob, Sampling, Text
+from weftline.messages import Blob, Text
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -46,6 +46,8 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
+from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
@@ -62,7 +64,6 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
-from weftline.runtime.models import refused_sampling
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.reading import StoredRuns
@@ -81,7 +82,6 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
-_AS_THE_MODEL_DOES = Sampling()
 _ENCODED_HERE_BYTES = 64 * 1024
 
 
@@ -123,6 +123,8 @@ class EmbeddedEngine(StoredRuns):
         self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
+        ledger = self._ledger = Ledger()
+        await ledger.open(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
@@ -138,7 +140,13 @@ class EmbeddedEngine(StoredRuns):
             )
 
         self._residents = Residents(
-            store, clock=self.clock, hub=self._hub, limits=self._limits, new_driver=new_driver, knows=self._is_at_home
+            store,
+            clock=self.clock,
+            hub=self._hub,
+            limits=self._limits,
+            new_driver=new_driver,
+            knows=self._is_at_home,
+            ledger=ledger,
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
@@ -244,20 +252,15 @@ class EmbeddedEngine(StoredRuns):
         """The key of a workspace, which is created if it is new."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
-            if plan.limits.compaction is not None and plan.limits.compaction.model:
-                catalog.resolve(plan.limits.compaction.model)
-            if plan.sampling != _AS_THE_MODEL_DOES:
-                issues = [issue for model in models for issue in refused_sampling(plan, model)]
-                if issues:
-                    raise invalid(issues)
+            account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
+            check_models(plan, catalog, account)
         check_fallbacks(plan)
         if plan.tools:
             await self._tools.check(plan, workspace=workspace)
@@ -290,7 +293,7 @@ class EmbeddedEngine(StoredRuns):
                 if earlier is not None:
                     once.release(slot)
                     return earlier
-            await self.check(plan, workspace=workspace)
+            await self.check(plan, workspace=workspace, thread=thread)
             plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
@@ -359,6 +362,9 @@ class EmbeddedEngine(StoredRuns):
             plan = replace(plan, digests=None)
         digests = self._tools.digests(plan)
         return plan if digests is None else replace(plan, digests=digests)
+
+    async def budgets_changed(self) -> None:
+        await self._ledger.read_limits(self._store.records)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)

@@ -187,6 +187,10 @@ class Engine(Protocol):
         """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
+    async def budgets_changed(self) -> None:
+        """Somebody has set limits: they hold from the next call of every run on."""
+        ...
+
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         """The run that an earlier request with this key created, if there was one; `create` returns it too.
 

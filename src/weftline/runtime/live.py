@@ -20,6 +20,7 @@ from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
+from weftline.runtime.budgets import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
@@ -178,6 +179,7 @@ class WorkingSet:
     """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
 
     __slots__ = (
+        "account",
         "answering",
         "blobs",
         "catalog",
@@ -205,6 +207,8 @@ class WorkingSet:
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
         self.session_id: str | None = None
+        self.account: Account | None = None
+        """Where what it spends is booked; None where nothing is, as in a replay."""
         self.answering: Assembler | None = None
         """What the current attempt has brought so far, or one that an earlier process began; None before its first
         byte."""

@@ -40,6 +40,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, RunLog, Waiter
 from weftline.store.awaits import NewAwait
 from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
+from weftline.store.budgets import Booking
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +113,18 @@ class Log:
             )
 
     def append(
-        self, run: LiveRun, drafts: Sequence[Draft], *, state: State, at: int, thread_end: ThreadEnd | None = None
+        self,
+        run: LiveRun,
+        drafts: Sequence[Draft],
+        *,
+        state: State,
+        at: int,
+        thread_end: ThreadEnd | None = None,
+        bookings: Sequence[Booking] = (),
     ) -> None:
         """Queues facts for the next flush. `state` is the run's state with all of them folded.
 
-        `thread_end` comes with the terminal one, if the run has a thread.
+        `thread_end` comes with the terminal one, if the run has a thread; `bookings` are what they spend and reserve.
         """
         log = run.log
         write = log.pending or self._touch(run)
@@ -146,6 +154,8 @@ class Log:
             if draft.child is not None:
                 write.children.append(draft.child)
                 size += sum([item.size for item in draft.child.items])
+        if bookings:
+            write.bookings += bookings
         log.size += size
         log.unstored += size
         if log.drafts is None:
@@ -157,6 +167,8 @@ class Log:
         if state.ended:
             log.due_at = None
             write.thread_end = thread_end
+            account = run.work.account
+            write.closes = None if account is None else account.own
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
         """Queues observations of one kind, one seq each. They change neither state nor version."""
@@ -311,6 +323,7 @@ class Log:
             try:
                 batch.writes.append(self._complete(run))
             except Exception as error:
+                _unbook(run, run.log.flight)
                 run.log.flight, run.log.flight_size = None, 0
                 self._fail_waiters(run, WeftlineError("The run cannot be written."))
                 self._observer.unwritable(run, error)
@@ -389,7 +402,7 @@ class Log:
                 refused.append((run, write, heads))
                 self.refusal = result.error or Unavailable("The store refuses writes.")
             else:
-                self._drop(run, result.error or WeftlineError("The write failed."))
+                self._drop(run, write, result.error or WeftlineError("The write failed."))
         if refused:
             self._hold(refused)
         elif self.refusal is not None:
@@ -406,7 +419,8 @@ class Log:
         for run, write, heads in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
-                self._drop(run, Unavailable("The store is not accepting writes at the moment.", retry_after_s=2))
+                error = Unavailable("The store is not accepting writes at the moment.", retry_after_s=2)
+                self._drop(run, write, error)
                 continue
             later = log.pending
             log.pending = write
@@ -424,6 +438,8 @@ class Log:
                 write.children += later.children
                 write.awaits += later.awaits
                 write.answered += later.answered
+                write.bookings += later.bookings
+                write.closes = write.closes or later.closes
                 write.wakes = later.wakes if write.wakes is None else write.wakes
         self._try_later()
 
@@ -468,8 +484,9 @@ class Log:
             self._well = None
         self._loop.call_soon(self._observer.store_is_well)
 
-    def _drop(self, run: LiveRun, error: WeftlineError) -> None:
-        """Drops a run whose memory is ahead of a log that will not catch up."""
+    def _drop(self, run: LiveRun, write: Write, error: WeftlineError) -> None:
+        """Drops a run whose memory is ahead of a log that will not catch up, and the write that failed."""
+        _unbook(run, write, run.log.pending)
         run.log.pending = None
         self._touched = [other for other in self._touched if other is not run]
         self._fail_waiters(run, error)
@@ -480,6 +497,15 @@ class Log:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
+
+
+def _unbook(run: LiveRun, *writes: Write | None) -> None:
+    """What these would have spent and reserved is not going to be in the log."""
+    account = run.work.account
+    if account is not None:
+        for write in writes:
+            if write is not None and write.bookings:
+                account.ledger.undo(write.bookings)
 
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:

@@ -17,6 +17,7 @@ from weftline.fences import without_fence
 from weftline.json_size import excess
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
+from weftline.kernel.budgeting import attempt_slot
 from weftline.kernel.entries import (
     PROVIDER_CALL,
     AttemptFailed,
@@ -335,7 +336,7 @@ def _request(
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
         cache_key=work.session_id or work.run_id,
-        max_output_tokens=sampling.max_output_tokens,
+        max_output_tokens=_max_output_tokens(command, state, work),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         stop=sampling.stop,
@@ -343,6 +344,12 @@ def _request(
         timeout_s=timeout_s,
         native=conversation.native(model.catalog_id),
     )
+
+
+def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:
+    """What was reserved for the answer is all that there is for it."""
+    held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
+    return work.plan.sampling.max_output_tokens if held is None or not held.output else held.output
 
 
 def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:

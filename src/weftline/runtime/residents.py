@@ -21,6 +21,7 @@ from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
 from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
 from weftline.runtime import ids
+from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
@@ -63,8 +64,10 @@ class Residents:
         limits: WorkspaceLimits,
         new_driver: NewDriver,
         knows: Callable[[RunPlan], bool],
+        ledger: Ledger,
     ) -> None:
         self._store = store
+        self._ledger = ledger
         self._hub = hub
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -98,6 +101,7 @@ class Residents:
     def add(self, run: LiveRun) -> None:
         """Takes in a new run."""
         self._runs[run.key] = run
+        self._open_account(run)
         if run.residency is BEHIND:
             self._behind.setdefault(run.workspace, set()).add(run.key)
 
@@ -159,10 +163,21 @@ class Residents:
         else:
             ends = await self._lineage.unheard(run)
             self._runs[key] = run
+            self._open_account(run)
             self._kept.keep(run)
             self.driver.record(run, ends)
             self._cut_children(run)
         return run
+
+    def _open_account(self, run: LiveRun) -> None:
+        run.work.account = Account(
+            self._ledger,
+            key=run.key,
+            workspace=run.workspace,
+            thread=run.thread,
+            plan=run.work.plan,
+            parent=run.state.parent,
+        )
 
     def _cut_children(self, run: LiveRun) -> None:
         """Cancels the children of a run whose time is up; its own calls are closed already."""
@@ -405,6 +420,8 @@ class Residents:
         if self.on_ended is not None and (write.awaits or write.ended_at is not None):
             self.on_ended()
         if write.ended_at is not None:
+            if write.closes is not None:
+                self._ledger.forget(write.closes)
             report_failure(run.work, heads)
             toolbox = run.work.toolbox
             if toolbox is not None and toolbox.code is not None:

@@ -44,6 +44,7 @@ from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
+from weftline.runtime.reserving import weighed
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
@@ -80,6 +81,8 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         state = take_in(state, work, draft, at=at)
     while True:
         decision = decide(state)
+        if decision.append and work.account is not None and work.account.active:
+            decision = weighed(decision, state, work, work.account, at=at)
         if not decision.append:
             end = thread_end(state, work) if entries else None
             return Step(state, entries, decision.start, decision.due_at, end)
@@ -101,9 +104,12 @@ def _outlives_a_grant(state: State, at: int) -> bool:
 
 
 def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
-    """Folds one fact into the state and into the conversation."""
+    """Folds one fact into the state and into the conversation, and books what it spends."""
     work.conversation.take(draft.head, draft.body, draft.turn)
-    return evolve(state, draft.head, at)
+    after = evolve(state, draft.head, at)
+    if after.budget is not state.budget and work.account is not None:
+        work.account.took(state, after, draft.head)
+    return after
 
 
 def write_down(state: State, work: WorkingSet, new: New) -> Draft:

@@ -182,6 +182,8 @@ class App:
                 await self.models.refresh(change.workspace)
             case "webhooks":
                 self.webhooks_changed()
+            case "budgets":
+                await self.engine.budgets_changed()
             case "schedules":
                 self.schedules_changed()
 

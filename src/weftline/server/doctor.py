@@ -185,7 +185,10 @@ class _Look:
     async def at_records(self) -> AsyncGenerator[Finding]:
         records = self._store.records
         for schedule in await records.read(schedules.of_workspace(self._workspace)):
-            if schedule.last_error:
+            if schedule.damaged:
+                what = f"The column {schedule.damaged} of the schedule cannot be read."
+                yield self._about("damaged", schedule.id, what)
+            elif schedule.last_error:
                 what = f"No run began the last time: {schedule.last_error}"
                 yield self._about("schedule", schedule.id, what, agent=schedule.agent)
         for webhook in await records.read(webhooks.of_workspace(self._workspace)):

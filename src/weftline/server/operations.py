@@ -25,6 +25,7 @@ from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
+from weftline.server.budget_operations import list_budgets, set_budget
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.run_operations import EndedLogs, fork, import_file, list_calls, list_doubts
@@ -173,6 +174,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "mcp.logins.save": _save_login,
         "mcp.logins.list": _list_logins,
         "mcp.logins.delete": _delete_login,
+        "budgets.set": set_budget,
         "webhooks.create": _create_webhook,
         "webhooks.list": _list_webhooks,
         "webhooks.delete": _delete_webhook,
@@ -198,6 +200,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
         "runs.import": partial(import_file, at, logs, store),
         "runs.fork": partial(fork, at, logs, store),
+        "budgets.list": partial(list_budgets, at, store),
         "calls.list": partial(list_calls, logs, store),
         "calls.in_doubt": partial(list_doubts, at, logs),
         "store.backup": partial(_back_up, store),

@@ -82,7 +82,7 @@ async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, 
     """The id of the run."""
     caller = await _operator(at, workspace)
     row = await schedules.find(at, caller, id)
-    run_id = await start_now(_Host(at, logs), caller, row, requested_by=_who())
+    run_id = await start_now(_Host(at, logs), caller, row)
     await schedules.started(at, row, run_id)
     return run_id
 

@@ -56,11 +56,14 @@ async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
 
 
 async def start_now(
-    app: CreatingHost, caller: Caller, row: ScheduleRow, *, requested_by: str, idempotency: IdempotencyKey | None = None
+    app: CreatingHost, caller: Caller, row: ScheduleRow, *, idempotency: IdempotencyKey | None = None
 ) -> str:
-    """A run of a schedule besides those that it makes by itself."""
+    """A run of a schedule besides those that it makes by itself.
+
+    Whoever starts it need not know what it does: it is still whoever said what to run that may not approve it.
+    """
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
-    return await create_checked(app, caller, body, requested_by=requested_by, idempotency=idempotency)
+    return await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
 
 
 async def checked_work(

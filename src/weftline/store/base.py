@@ -21,6 +21,7 @@ from msgspec import Struct
 from weftline.errors import WeftlineError
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
+from weftline.store.budgets import Booking
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.secrets import Vault
@@ -125,6 +126,10 @@ class Write(Struct):
     awaits: list[NewAwait] = []
     answered: list[str] = []
     """The ids of awaits that are not open any more."""
+    bookings: list[Booking] = []
+    """What its facts add to accounts of the budget tree."""
+    closes: str | None = None
+    """The account of the run, if it ends here and has one."""
     imported: bool = False
     """It happened elsewhere, long ago: nobody is told."""
 

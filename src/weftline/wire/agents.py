@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct, json
 
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, StoredRef, ToolRef
+from weftline.wire.budget import budget_within
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
 from weftline.wire.policy import policy_within
@@ -36,9 +37,9 @@ _decode_named = json.Decoder(_Named).decode
 def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
-    The agent's prompt is used whatever the request says, and its policy can only be made tighter; its tools come first
-    and give way to the request's if they share a name. Metadata is the request's alone. `id` is the agent's, for a
-    request that names it by its slug, and `name` its own, for a run without a name.
+    The agent's prompt is used whatever the request says, and its policy and its budget can only be made tighter; its
+    tools come first and give way to the request's if they share a name. Metadata is the request's alone. `id` is the
+    agent's, for a request that names it by its slug, and `name` its own, for a run without a name.
     """
     agent = decode_fields(agent_spec)
     if name is not None and agent.get("name", NULL) == NULL:
@@ -55,6 +56,9 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, n
     own, agents = merged.get("policy", NULL), agent.get("policy", NULL)
     if agents != NULL:
         merged["policy"] = agents if own == NULL else policy_within(own, agents)
+    own, agents = merged.get("budget", NULL), agent.get("budget", NULL)
+    if agents != NULL:
+        merged["budget"] = agents if own == NULL else budget_within(own, agents)
     tools = merged_tools(_items(agent), _items(merged))
     if tools:
         merged["tools"] = Raw(encode(tools))

@@ -13,6 +13,7 @@ from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
+from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -254,7 +255,10 @@ def _policy_decided(head: PolicyDecided, body: bytes) -> tuple[str, bytes]:
 
 
 def _final_forced(head: FinalForced, body: bytes) -> tuple[str, bytes]:
-    return "final_forced", encode({"reason": head.reason})
+    payload: dict[str, Any] = {"reason": head.reason}
+    if head.level is not None:
+        payload |= {"level": head.level, "unit": head.unit}
+    return "final_forced", encode(payload)
 
 
 def _context_compacted(head: ContextCompacted, body: bytes) -> tuple[str, bytes]:
@@ -554,6 +558,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         ContextMeasured,
         CompactionStarted,
         CompactionFailed,
+        BudgetRefused,
         CapReached,
         RunUnattended,
         DeployAdopted,

@@ -22,6 +22,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.wire.attachments import StoredAttachment
+from weftline.wire.budget import WireBudget
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
     DEFAULT_LOOP_HARD,
@@ -210,6 +211,7 @@ class _Spec(Struct, rename="camel"):
     tool_budgets: dict[str, _ToolBudget] | None = None
     budgets: _Budgets | None = None
     policy: WirePolicy | None = None
+    budget: WireBudget | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop_sequences: tuple[str, ...] | None = None
@@ -260,6 +262,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         fallbacks=len(sent.model_fallbacks or ()),
         policy=None if sent.policy is None else sent.policy.rule,
         interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
+        budget=None if sent.budget is None else sent.budget.rule,
         leases=_leases(budgets),
     )
 

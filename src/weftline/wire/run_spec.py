@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from weftline.wire.attachments import Attachments
+from weftline.wire.budget import BudgetModel
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
     ID_PATTERN,
@@ -216,6 +217,7 @@ class _Settings(Part):
     toolBudgets: ToolBudgets | None = None
     budgets: BudgetsModel | None = None
     policy: PolicyModel | None = None
+    budget: BudgetModel | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     topP: Annotated[float, Field(ge=0, le=1)] | None = None
     stopSequences: Annotated[list[_StopSequence], Field(max_length=MAX_STOP_SEQUENCES)] | None = None

@@ -6,6 +6,7 @@ from msgspec import Raw, json
 
 from weftline.errors import InvalidRequest
 from weftline.wire.bodies import MessageBody
+from weftline.wire.budget import budget_within
 from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
@@ -40,6 +41,10 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
             if value != NULL:
                 above = merged.get(key, NULL)
                 merged[key] = value if above == NULL else policy_within(value, above)
+        elif key == "budget":
+            if value != NULL:
+                above = merged.get(key, NULL)
+                merged[key] = value if above == NULL else budget_within(value, above)
         elif value != NULL or (key not in OVERRIDES and key not in INPUT):
             merged[key] = value
     return encode(merged)

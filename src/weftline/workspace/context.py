@@ -23,7 +23,7 @@ class Clock(Protocol):
 class Change(Struct, frozen=True):
     """Something that others cache in memory has changed: they must read it again."""
 
-    kind: Literal["credentials", "providers", "schedules", "webhooks"]
+    kind: Literal["budgets", "credentials", "providers", "schedules", "webhooks"]
     workspace: int | None = None
     """None if it may concern every workspace."""
 

@@ -36,6 +36,8 @@ _HORIZON_DAYS = 3000
 """29 February may be eight years away. What does not come by then never comes."""
 _ODD_DAYS = 2
 """How far a jump of clocks can carry a time: nowhere by more than a day."""
+_NOT_ZONES = ("localtime", "posix/", "posixrules", "right/")
+"""Files beside the zones of the database: what they say is the machine's own, or counts leap seconds."""
 _MINUTE_US, _HOUR_US = 60_000_000, 3_600_000_000
 _LAST_US = 250_000_000_000_000_000
 """In the year 9892; dates end soon after."""
@@ -172,7 +174,7 @@ def parse_cron(text: str, timezone: str) -> Cron:
 def parse_zone(name: str) -> ZoneInfo:
     """Raises `InvalidRequest` for a name that this machine has no time zone for."""
     try:
-        if 0 < len(name) <= 64:
+        if 0 < len(name) <= 64 and not name.startswith(_NOT_ZONES):
             return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         pass

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeAlias
 
-from weftline.errors import StoreError, WeftlineError
+from weftline.errors import LOG_DAMAGED, RateLimited, StoreError, Unavailable, WeftlineError
 from weftline.store.database import Query
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleRow
@@ -24,63 +24,121 @@ logger = logging.getLogger(__name__)
 _MAX_WAIT_S = 30.0
 """Clocks are set and machines sleep: nothing waits longer without a look at the time."""
 _RETRY_S = 5.0
-_AT_ONCE = 16
+_AT_ONCE = 2
+"""Runs of one workspace that are being created: each may be work for a processor."""
+_AT_ONCE_IN_ALL = 16
 _MAX_ERROR_CHARS = 500
 
 Start: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str]]
 """Creates the run of a schedule for a time, or finds the one that it has; returns its id. Raises `WeftlineError`."""
 
 
+class _NotNow(Exception):
+    """A run has to be tried again."""
+
+
+class _NoneNow(_NotNow):
+    """The workspace cannot have another run at the moment, whichever."""
+
+
 class ScheduleAlarm:
-    """Starts what is due; `run` goes on until it is cancelled. Call `changed` after schedules have changed."""
+    """Starts what is due; `run` goes on until it is cancelled. Call `changed` after schedules have changed.
+
+    Each workspace has its own lane: one with much to make up for holds up nobody else.
+    """
 
     def __init__(self, at: Workspaces, *, start: Start) -> None:
         self._at = at
         self._start = start
         self._wake = asyncio.Event()
+        self._places = asyncio.Semaphore(_AT_ONCE_IN_ALL)
+        self._lanes: set[int] = set()
+        """The workspaces that are at work."""
+        self._again: set[int] = set()
+        """Those in which something became due meanwhile."""
+        self._reported: set[int] = set()
+        """The damaged ones that the log has a line about."""
 
     def changed(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            now = self._at.clock.now_us()
-            wait_s = _MAX_WAIT_S
-            try:
-                if not await self.fire_due():
-                    wait_s = _RETRY_S
-                upcoming = await self._at.records.read(schedules.next_due(now))
-            except StoreError:
-                logger.exception("schedules could not be read; trying again")
-                upcoming, wait_s = None, _RETRY_S
-            if upcoming is not None:
-                wait_s = min(wait_s, max(0.0, (upcoming - self._at.clock.now_us()) / 1e6))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
+        async with asyncio.TaskGroup() as lanes:
+            while True:
+                self._wake.clear()
+                now = self._at.clock.now_us()
+                wait_s = _MAX_WAIT_S
+                try:
+                    for workspace in await self._at.records.read(schedules.due_workspaces(now)):
+                        if workspace in self._lanes:
+                            self._again.add(workspace)
+                        else:
+                            self._lanes.add(workspace)
+                            lanes.create_task(self._lane(workspace))
+                    upcoming = await self._at.records.read(schedules.next_due(now))
+                except StoreError:
+                    logger.exception("schedules could not be read; trying again")
+                    upcoming, wait_s = None, _RETRY_S
+                if upcoming is not None:
+                    wait_s = min(wait_s, max(0.0, (upcoming - self._at.clock.now_us()) / 1e6))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
 
     async def fire_due(self) -> bool:
         """Starts everything that is due now. Returns False if some of it has to be tried again."""
+        due = await self._at.records.read(schedules.due_workspaces(self._at.clock.now_us()))
+        return None not in await asyncio.gather(*map(self._fire_due_of, due))
+
+    async def _lane(self, workspace: int) -> None:
+        try:
+            while True:
+                self._again.discard(workspace)
+                fired = await self._fire_due_of(workspace)
+                if fired is None:
+                    await asyncio.sleep(_RETRY_S)
+                elif not fired and workspace not in self._again:
+                    return
+        finally:
+            self._lanes.discard(workspace)
+
+    async def _fire_due_of(self, workspace: int) -> int | None:
+        """How many schedules of the workspace are done with what was due; None if some have to be tried again."""
         now = self._at.clock.now_us()
-        after, settled = (0, 0), True
-        while due := await self._at.records.read(schedules.due(now, after=after, limit=_AT_ONCE)):
-            after = due[-1]
-            settled &= all(await asyncio.gather(*(self._fire(key, now) for _, key in due)))
-        return settled
+        after, fired, again = (0, 0), 0, False
+        try:
+            while due := await self._due(workspace, now, after):
+                after = due[-1]
+                for result in await asyncio.gather(*(self._fire(key, now) for _, key in due), return_exceptions=True):
+                    match result:
+                        case bool():
+                            fired += result
+                        case _NoneNow() | StoreError():
+                            raise result
+                        case _NotNow():
+                            again = True
+                        case _:
+                            logger.error("a schedule of workspace %d cannot be fired", workspace, exc_info=result)
+        except _NoneNow:  # those behind it are not asked
+            return None
+        except StoreError as error:
+            logger.warning("schedules: the store refuses: %s", error.message)
+            return None
+        return None if again else fired
+
+    async def _due(self, workspace: int, now: int, after: tuple[int, int]) -> list[tuple[int, int]]:
+        return await self._at.records.read(schedules.due(now, workspace=workspace, after=after, limit=_AT_ONCE))
 
     async def _fire(self, key: int, now: int) -> bool:
-        """Whether nothing of the schedule is left to do at this time."""
-        try:
-            return await self._fire_all(key, now)
-        except StoreError as error:
-            logger.warning("schedule %d: the store refuses: %s", key, error.message)
-            return False
-
-    async def _fire_all(self, key: int, now: int) -> bool:
+        """Whether something of the schedule was due, and is done."""
         row = await self._at.records.read(schedules.by_key(key))
         if row is None or row.next_at is None or row.next_at > now:
-            return True  # changed in the meantime
+            return False  # changed in the meantime
+        if row.damaged:  # nor is anything written to it: it may be read again
+            if key not in self._reported:
+                self._reported.add(key)
+                logger.error("schedule %s starts nothing: its %s is damaged", row.id, row.damaged)
+            return False
         try:
             times = timing_of(row).due(row.next_at, now=now)
         except WeftlineError as error:  # a time zone that this machine does not have any more
@@ -90,23 +148,27 @@ class ScheduleAlarm:
             await self._settle(row, row.next_at, error="Skipped: its time was missed.", now=now)
             return True
         for time in times:
-            run, error = None, ""
-            try:
-                run = await self._start(row, time)
-            except WeftlineError as failed:
-                if isinstance(failed, StoreError):
-                    raise
-                if failed.retryable:
-                    logger.warning("schedule %s: cannot start its run now: %s", row.id, failed.message)
-                    return False
-                error = failed.message
-            except Exception:
-                logger.exception("schedule %s: starting its run failed", row.id)
-                error = "The server failed to start the run; its log has the details."
-            if error:
-                logger.warning("schedule %s: no run: %s", row.id, error)
-            await self._settle(row, time, run=run, error=error, now=now if time == times[-1] else time)
+            async with self._places:
+                await self._fire_once(row, time, now=now if time == times[-1] else time)
         return True
+
+    async def _fire_once(self, row: ScheduleRow, time: int, *, now: int) -> None:
+        run, error = None, ""
+        try:
+            run = await self._start(row, time)
+        except WeftlineError as failed:
+            if isinstance(failed, StoreError) and failed.code != LOG_DAMAGED:
+                raise
+            if failed.retryable:
+                logger.warning("schedule %s: cannot start its run now: %s", row.id, failed.message)
+                raise _NoneNow if isinstance(failed, (RateLimited, Unavailable)) else _NotNow from None
+            error = failed.message
+        except Exception:
+            logger.exception("schedule %s: starting its run failed", row.id)
+            error = "The server failed to start the run; its log has the details."
+        if error:
+            logger.warning("schedule %s: no run: %s", row.id, error)
+        await self._settle(row, time, run=run, error=error, now=now)
 
     async def _settle(
         self, fired: ScheduleRow, time: int, *, now: int, run: str | None = None, error: str = ""

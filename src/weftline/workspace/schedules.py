@@ -8,16 +8,14 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, NotFound, StoreError
 from weftline.store.database import Query
 from weftline.store.records import schedules
-from weftline.store.records.schedules import ScheduleColumns, ScheduleRow, ScheduleSummary
+from weftline.store.records.schedules import ALL, CATCH_UP, ONCE, SKIP, ScheduleColumns, ScheduleRow, ScheduleSummary
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Change, Workspaces
 from weftline.workspace.cron import parse_cron, parse_zone
 
-SKIP, ONCE, ALL = "skip", "once", "all"
-CATCH_UP = (SKIP, ONCE, ALL)
 MAX_PER_WORKSPACE = 200
 MAX_CATCH_UP = 100
 """Runs that a schedule makes up for, the latest ones, however many it has missed."""
@@ -133,6 +131,7 @@ async def change(at: Workspaces, caller: Caller, id: str, changes: Changes) -> S
 
     def query() -> Query[ScheduleRow]:
         row = yield from _existing(id, caller=caller)
+        require_whole(row)
         timing, enabled, next_at = timing_of(row), row.enabled, row.next_at
         if changes.timing is not None:
             timing = changes.timing(timing)
@@ -166,8 +165,16 @@ async def delete(at: Workspaces, caller: Caller, id: str) -> None:
 
 
 async def find(at: Workspaces, caller: Caller, id: str) -> ScheduleRow:
-    """Raises `NotFound`, also for one of an agent that the caller may not use."""
-    return await at.records.read(_existing(id, caller=caller))
+    """Raises `NotFound`, also for one of an agent that the caller may not use, and `StoreError` (`log_damaged`)."""
+    row = await at.records.read(_existing(id, caller=caller))
+    require_whole(row)
+    return row
+
+
+def require_whole(row: ScheduleSummary) -> None:
+    """Raises `StoreError` (`log_damaged`): it must not run anything else than what it was given, nor for another."""
+    if row.damaged:
+        raise StoreError(f"The schedule {row.id} is damaged: its {row.damaged} cannot be read.", code=LOG_DAMAGED)
 
 
 async def visible(at: Workspaces, caller: Caller) -> list[ScheduleSummary]:

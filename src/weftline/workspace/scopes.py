@@ -20,6 +20,8 @@ SCOPES: dict[str, str] = {
     "models:read": "see the models",
     "tools:read": "see the tools",
     "tools:write": "create and change tools",
+    "budgets:read": "see the budgets and what is spent",
+    "budgets:write": "set the limits of budgets",
     "schedules:read": "see the schedules",
     "schedules:write": "create and change schedules",
     "inbounds:read": "see the inbound channels",

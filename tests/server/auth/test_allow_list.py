@@ -258,6 +258,17 @@ async def creates_schedules(office: Office) -> None:
             await office.call("PATCH", f"{schedules}/{reply.json['id']}", office.wide, given)
 
 
+async def lists_budgets(office: Office) -> None:
+    path = "/api/v1/workspaces/acme/budgets"
+    limits = [{"unit": "calls", "limit": 10}]
+    for about in ({"level": "workspace"}, *[{"level": "agent", "id": one.id} for one in (office.mine, office.theirs)]):
+        assert (await office.call("PUT", path, office.wide, {**about, "limits": limits})).status == 200
+        check_error(await office.call("PUT", path, office.narrow, {**about, "limits": []}), 403, "forbidden")
+    found = (await office.call("GET", path, office.narrow)).json["budgets"]
+    assert [one["id"] for one in found] == [office.mine.id]
+    assert len((await office.call("GET", path, office.wide)).json["budgets"]) == 3
+
+
 async def lists_agents(office: Office) -> None:
     found = (await office.call("GET", "/api/v1/workspaces/acme/agents", office.narrow)).json["agents"]
     assert [one["id"] for one in found] == [office.mine.id]
@@ -274,6 +285,7 @@ CHECKS: dict[str, Check] = {
     "POST …/agent-sessions": creates_sessions,
     "GET …/agent-sessions": lists_sessions,
     "GET …/awaits": lists_awaits,
+    "GET …/budgets": lists_budgets,
     "GET …/schedules": lists_schedules,
     "POST …/schedules": creates_schedules,
     "GET …/agents": lists_agents,

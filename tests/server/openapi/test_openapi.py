@@ -34,6 +34,7 @@ from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
 from weftline.server.schemas.agents import AgentModel
 from weftline.server.schemas.awaits import AnswerModel, PauseModel, ResumeModel
+from weftline.server.schemas.budgets import BudgetModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
@@ -92,6 +93,7 @@ BODIES: dict[Any, Json] = {
     WebhookChange: {"enabled": True},
     ScheduleModel: {"name": "Another", "at": "2100-01-01T00:00:00Z", "spec": {**MODEL, "prompt": "hi"}},
     ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
+    BudgetModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},

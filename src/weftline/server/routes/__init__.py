@@ -7,6 +7,7 @@ from weftline.server.routes import (
     a2a,
     agents,
     awaits,
+    budgets,
     calls,
     forks,
     health,
@@ -30,6 +31,7 @@ from weftline.server.routes import (
 ROUTES: tuple[Route, ...] = (
     *runs.ROUTES,
     *awaits.ROUTES,
+    *budgets.ROUTES,
     *leases.ROUTES,
     *calls.ROUTES,
     *forks.ROUTES,

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
 from weftline.server.schemas.validation import refused
 from weftline.store.records.schedules import ScheduleRow, ScheduleSummary
+from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.run_spec import NO_NUL, Part
@@ -54,7 +55,7 @@ class ScheduleChangesModel(Part):
     enabled: bool | None = None
 
 
-class ListedSchedule(Struct, rename="camel"):
+class _Known(Struct, rename="camel"):
     id: str
     name: str
     agent_id: str | None
@@ -72,7 +73,12 @@ class ListedSchedule(Struct, rename="camel"):
     updated_at: Time
 
 
-class Schedule(ListedSchedule, rename="camel"):
+class ListedSchedule(_Known, rename="camel"):
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if what is stored of it cannot be read: then it starts nothing; left out otherwise."""
+
+
+class Schedule(_Known, rename="camel"):
     spec: JsonObject
     """As it was sent; header values of its tools are `[redacted]`."""
     warnings: Warnings = UNSET
@@ -141,7 +147,11 @@ def _time(text: str) -> int:
 
 
 def listed_schedule_json(row: ScheduleSummary) -> ListedSchedule:
-    return ListedSchedule(
+    return ListedSchedule(**asdict(_known(row)), error_code=error_code(row.damaged))
+
+
+def _known(row: ScheduleSummary) -> _Known:
+    return _Known(
         row.id,
         row.name,
         row.agent,
@@ -161,7 +171,7 @@ def listed_schedule_json(row: ScheduleSummary) -> ListedSchedule:
 
 
 def schedule_json(row: ScheduleRow, warnings: Warnings = UNSET) -> Schedule:
-    return Schedule(**asdict(listed_schedule_json(row)), spec=Raw(row.spec), warnings=warnings)
+    return Schedule(**asdict(_known(row)), spec=Raw(row.spec), warnings=warnings)
 
 
 def _iso(time: int | None) -> str | None:

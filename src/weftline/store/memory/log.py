@@ -13,7 +13,7 @@ from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
 from weftline.store.outcomes import already_there, impossible, moved_on, refused_by_thread
-from weftline.store.sqlite import deliveries, thread_queue
+from weftline.store.sqlite import budget_rows, deliveries, thread_queue
 from weftline.store.sqlite.database import transact
 
 _TRIM_BATCH = 100
@@ -253,6 +253,8 @@ class MemoryLog:
             self._create(child, Written())
         if write.awaits or write.answered:
             self._disk.keep_awaits(write)
+        if write.bookings or write.closes:
+            budget_rows.keep(self._records, (write,))
         if deliveries.concerns(write) and deliveries.any_webhooks(self._records):
             deliveries.note(self._records, write, workspace=self._disk.runs[write.key].row.workspace)
         return written

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
+from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 
+SKIP, ONCE, ALL = "skip", "once", "all"
+CATCH_UP = (SKIP, ONCE, ALL)
 _SUMMARY = (
     "key, id, workspace, name, agent, at, cron, timezone, catch_up, enabled, next_at, last_at, last_run, last_error,"
     " requested_by, agents, created_at, updated_at"
@@ -43,6 +46,8 @@ class ScheduleSummary(Struct, frozen=True):
     """The allow-list of that credential; empty for all."""
     created_at: int
     updated_at: int
+    damaged: str
+    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
 
 
 class ScheduleRow(ScheduleSummary, frozen=True):
@@ -88,14 +93,21 @@ def digest_of(id: str, *, workspace: int) -> Query[bytes | None]:
 def of_workspace(workspace: int) -> Query[list[ScheduleSummary]]:
     """Oldest first."""
     rows = yield from statement(f"SELECT {_SUMMARY} FROM schedules WHERE workspace = $1 ORDER BY key", workspace)
-    return [ScheduleSummary(*_values(row)) for row in rows]
+    return [ScheduleSummary(*_summary(row, Columns())) for row in rows]
 
 
-def due(now: int, *, after: tuple[int, int], limit: int) -> Query[list[tuple[int, int]]]:
+def due_workspaces(now: int) -> Query[list[int]]:
+    """Those in which something is due."""
+    rows = yield from statement("SELECT DISTINCT workspace FROM schedules WHERE next_at <= $1", now)
+    return [row[0] for row in rows]
+
+
+def due(now: int, *, workspace: int, after: tuple[int, int], limit: int) -> Query[list[tuple[int, int]]]:
     """The times and keys of what is due, earliest first, beyond the last one of the page before."""
     rows = yield from statement(
-        "SELECT next_at, key FROM schedules WHERE next_at <= $1 AND (next_at > $2 OR (next_at = $2 AND key > $3))"
-        " ORDER BY next_at, key LIMIT $4",
+        "SELECT next_at, key FROM schedules WHERE workspace = $1 AND next_at <= $2"
+        " AND (next_at > $3 OR (next_at = $3 AND key > $4)) ORDER BY next_at, key LIMIT $5",
+        workspace,
         now,
         *after,
         limit,
@@ -177,8 +189,34 @@ def _schedule(row: Row | None) -> ScheduleRow | None:
 
 
 def _row(row: Row) -> ScheduleRow:
-    return ScheduleRow(*_values(row))
+    *summary, spec, secrets = row
+    read = Columns()
+    spec = read.json("spec", spec)
+    values: Row = (*_summary(tuple(summary), read), spec, secrets)
+    return ScheduleRow(*values)
 
 
-def _values(row: Row) -> Row:
-    return (*row[:9], bool(row[9]), *row[10:15], tuple(decode(row[15], type=list[str])), *row[16:])
+def _summary(row: Row, read: Columns) -> Row:
+    key, id, workspace, name, agent, at, cron, timezone, catch_up, enabled, *times_and_notes = row
+    next_at, last_at, last_run, last_error, requested_by, agents, created_at, updated_at = times_and_notes
+    values = (
+        key,
+        id,
+        workspace,
+        read.text("name", name),
+        read.text_or_none("agent", agent),
+        read.time_or_none("at", at),
+        read.text("cron", cron),
+        read.text("timezone", timezone),
+        read.one_of("catch_up", catch_up, CATCH_UP),
+        bool(enabled),
+        read.time_or_none("next_at", next_at),
+        read.time_or_none("last_at", last_at),
+        read.text_or_none("last_run", last_run),
+        read.text("last_error", last_error),
+        read.text("requested_by", requested_by),
+        read.texts("agents", agents),
+        read.time("created_at", created_at),
+        read.time("updated_at", updated_at),
+    )
+    return (*values, read.damaged)

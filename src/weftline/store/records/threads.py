@@ -196,6 +196,7 @@ def _shown(row: Row) -> ThreadRow:
     thread, read = ThreadRow(*row), Columns()
     return replace(
         thread,
+        salt=read.text("salt", thread.salt),
         name=read.text("name", thread.name),
         agent=read.text_or_none("agent", thread.agent),
         metadata=read.words("metadata", thread.metadata),

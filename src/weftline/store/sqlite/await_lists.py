@@ -96,11 +96,11 @@ def _shown(columns: Sequence[Any], body: bytes, *, unread: bool) -> OpenAwait:
     read = Columns()
     return OpenAwait(
         run,
-        salt,
+        read.text("salt", salt),
         id,
         workspace,
         root,
-        root_salt,
+        read.text("salt", root_salt),
         thread,
         read.text_or_none("agent", agent),
         read.text("name", name),

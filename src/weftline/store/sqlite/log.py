@@ -21,6 +21,7 @@ from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, ReadLimit
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
+from weftline.store.sqlite.texts import rows_of
 from weftline.store.sqlite.writer import Writer
 
 _RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"
@@ -143,10 +144,11 @@ class SqliteLog(SqliteLogReader):
 
 def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], limit: ReadLimit) -> Loaded | None:
     """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
-    found: Any = db.execute(_RUN, (key,)).fetchone()
-    if found is None:
+    rows = rows_of(db, _RUN, (key,))
+    if not rows:
         return None
-    row = run_row(found[:-1])
+    *columns, secrets = rows[0]
+    row = run_row(columns)
     if limit is ON_THE_LOOP:
         _check_size(db, row)
     created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
@@ -158,7 +160,7 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
         facts=read_facts(db, key, after=folded) if folded < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],
         history=[] if row.thread is None else thread_queue.messages(db, row.thread),
-        secrets=found[-1],
+        secrets=secrets,
     )
 
 

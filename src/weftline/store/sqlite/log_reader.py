@@ -17,7 +17,8 @@ from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
 from weftline.store.sqlite.reader_threads import ReaderThreads
-from weftline.store.sqlite.rows import ENTRY_COLUMNS, stored
+from weftline.store.sqlite.rows import ENTRY_COLUMNS, stored, stored_as_bytes
+from weftline.store.sqlite.texts import rows_of
 
 _ON_THE_LOOP_BYTES = 64 * 1024
 _NO_LIMIT = 2**62
@@ -70,7 +71,7 @@ class SqliteLogReader:
 
     async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
         # In a thread: all the facts of a run may have many megabytes.
-        return await self._threads.read(lambda db: stored(db.execute(_facts(kinds), (key, 0, *kinds)).fetchall()))
+        return await self._threads.read(lambda db: read_facts(db, key, kinds=kinds))
 
     async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
         with snapshot(self._reader) as db:
@@ -82,7 +83,7 @@ class SqliteLogReader:
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         # In a thread: a few entries may have many megabytes.
         newest = f"{_facts(kinds)} DESC LIMIT ?"
-        return await self._threads.read(lambda db: _fitting(db.execute(newest, (key, 0, *kinds, limit)), max_bytes))
+        return await self._threads.read(lambda db: _fitting(rows_of(db, newest, (key, 0, *kinds, limit)), max_bytes))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         try:
@@ -167,20 +168,20 @@ class SqliteLogReader:
 
 def _read_entry(db: apsw.Connection, key: int, seq: int, *, max_bytes: int | None) -> Stored | None:
     limit = _NO_LIMIT if max_bytes is None else max_bytes
-    row: Any = db.execute(_ONE_ENTRY, (limit, key, seq)).fetchone()
-    if row is None:
-        row = db.execute(_ONE_DELTA, (limit, key, seq)).fetchone()
-        if row is None or row[0] + row[5] <= seq:
+    rows = rows_of(db, _ONE_ENTRY, (limit, key, seq))
+    if not rows:
+        rows = rows_of(db, _ONE_DELTA, (limit, key, seq))
+        if not rows or rows[0][0] + rows[0][5] <= seq:
             return None
-    *columns, size = row
+    *columns, size = rows[0]
     if columns[4] is None:
         raise LargeEntry(size)
-    return Stored(*columns)
+    return stored_as_bytes(columns)
 
 
 def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
     """The facts above seq `after`, in order; with `kinds` only those."""
-    return stored(db.execute(_facts(kinds), (key, after, *kinds)).fetchall())
+    return stored(db, _facts(kinds), (key, after, *kinds))
 
 
 def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
@@ -188,7 +189,7 @@ def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
     found: list[Stored] = []
     size = 0
     for row in rows:
-        (one,) = stored([row])
+        one = stored_as_bytes(row)
         size += one.size
         if found and size > max_bytes:
             break

@@ -10,7 +10,7 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import Page, Stored
-from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS
+from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_bytes
 
 
 class ReadLimit(Struct, frozen=True):
@@ -48,14 +48,32 @@ def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limi
         upto = _last_seq(db, run)
     if after >= upto:
         return Page([], upto, upto, ended, format)
-    cursor = _rows(db, run, after, limit)
+    head = (upto, ended, format)
+    try:
+        return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head)
+    except UnicodeDecodeError:  # of a kind
+        return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head, as_bytes=True)
+
+
+def _read(
+    db: apsw.Connection,
+    run: int,
+    *,
+    after: int,
+    max_bytes: int,
+    limit: ReadLimit,
+    head: tuple[int, bool, int],
+    as_bytes: bool = False,
+) -> Page:
+    upto, ended, format = head
+    cursor = _rows(db, run, after, limit, as_bytes=as_bytes)
     items: list[Stored] = []
     size = 0
     try:
         for row in cursor:
             if row[4] is None or len(items) == limit.rows:
                 break
-            item = Stored(*row)
+            item = stored_as_bytes(row) if as_bytes else Stored(*row)
             size += item.size
             if items and size > max_bytes:
                 return Page(items, items[-1].last_seq, upto, ended, format)
@@ -80,9 +98,12 @@ def _last_seq(db: apsw.Connection, run: int) -> int:
     return row[0]
 
 
-def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit) -> Any:
-    values = (run, after, _before_deltas(db, run, after))
-    return db.execute(_PAGE, values) if limit is IN_A_THREAD else db.execute(_SMALL_PAGE, (*values, limit.bytes))
+def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit, *, as_bytes: bool) -> Any:
+    query, *values = _PAGE, run, after, _before_deltas(db, run, after)
+    if limit is not IN_A_THREAD:
+        query = _SMALL_PAGE
+        values.append(limit.bytes)
+    return db.execute(query.replace(" kind,", " CAST(kind AS BLOB),") if as_bytes else query, values)
 
 
 def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:

@@ -1,11 +1,18 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The columns of a run and of its log, and the rows they are read into."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import apsw
 
 from weftline.store.base import RunRow, Stored
 from weftline.store.columns import Columns
+from weftline.store.database import SqlValue
+from weftline.store.sqlite.texts import rows_of
 
 RUN_COLUMNS = (
     "runs.key, runs.salt, runs.workspace, runs.thread, runs.name, runs.agent, runs.metadata, runs.status,"
@@ -18,27 +25,31 @@ RUN_COLUMNS = (
 _QUEUED = 18
 """The position of the one column that is true or false: SQLite has no booleans."""
 
+_TEXTS = (1, 4, 5, 6, 7)
+"""Those of the salt, the name, the agent, the metadata and the status."""
+
 ENTRY_COLUMNS = "seq, at, kind, head, body, 1"
 DELTA_COLUMNS = "seq, at, kind, x'', bodies, count"
-
-
-RUN_COLUMNS_AS_BYTES = ", ".join(
-    f"CAST({column} AS BLOB)" if column in ("runs.name", "runs.agent", "runs.metadata", "runs.status") else column
-    for column in RUN_COLUMNS.split(", ")
-)
-"""For rows with a text that is not UTF-8."""
 
 
 def run_row(row: Any) -> RunRow:
     """For whoever drives the run, which finds out by itself what it cannot work with."""
     values = list(row)
+    for at in _TEXTS:
+        if isinstance(values[at], bytes):  # it is not UTF-8; what the run does is in its log
+            values[at] = values[at].decode(errors="replace")
+    return _run_row(values)
+
+
+def _run_row(values: list[Any]) -> RunRow:
     values[_QUEUED] = bool(values[_QUEUED])
     return RunRow(*values)
 
 
 def shown_run_row(row: Any) -> RunRow:
     """For whoever shows it; see `weftline.store.columns`."""
-    run, read = run_row(row), Columns()
+    run, read = _run_row(list(row)), Columns()
+    run.salt = read.text("salt", run.salt)
     run.name = read.text("name", run.name)
     run.agent = read.text_or_none("agent", run.agent)
     run.status = read.status(read.text("status", run.status))
@@ -51,5 +62,16 @@ def shown_run_row(row: Any) -> RunRow:
     return run
 
 
-def stored(rows: list[Any]) -> list[Stored]:
-    return [Stored(*row) for row in rows]
+def stored(db: apsw.Connection, sql: str, values: Sequence[SqlValue]) -> list[Stored]:
+    """The entries that a SELECT of `ENTRY_COLUMNS` finds."""
+    try:
+        rows: list[Any] = db.execute(sql, tuple(values)).fetchall()
+        return [Stored(*row) for row in rows]
+    except UnicodeDecodeError:
+        return [stored_as_bytes(row) for row in rows_of(db, sql, values)]
+
+
+def stored_as_bytes(row: Any) -> Stored:
+    """An entry of a log with a kind that is not UTF-8: such a kind is that of no entry."""
+    seq, at, kind, *rest = row
+    return Stored(seq, at, kind if isinstance(kind, str) else kind.decode(errors="replace"), *rest)

@@ -13,7 +13,8 @@ import apsw
 from msgspec.structs import replace
 
 from weftline.store.base import RunFilter, RunRow
-from weftline.store.sqlite.rows import RUN_COLUMNS, RUN_COLUMNS_AS_BYTES, shown_run_row
+from weftline.store.sqlite.rows import RUN_COLUMNS, shown_run_row
+from weftline.store.sqlite.texts import rows_of
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _CHANGED = "coalesce(runs.ended_at, runs.started_at, runs.created_at)"
@@ -23,23 +24,13 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
     """Up to `limit` runs that match."""
     source, values, key = _matching(wanted)
     order = f"{_CHANGED} DESC, {key} DESC" if wanted.by_change else f"{key} DESC"
-    try:
-        rows: list[Any] = db.execute(_query(RUN_COLUMNS, source, order), (*values, wanted.limit)).fetchall()
-    except UnicodeDecodeError:  # one of them is damaged
-        rows = db.execute(_query(RUN_COLUMNS_AS_BYTES, source, order), (*values, wanted.limit)).fetchall()
-    return [shown_run_row(row) for row in rows]
+    query = f"SELECT {RUN_COLUMNS} FROM {source} ORDER BY {order} LIMIT ?"
+    return [shown_run_row(row) for row in rows_of(db, query, (*values, wanted.limit))]
 
 
 def one(db: apsw.Connection, key: int) -> RunRow | None:
-    try:
-        row: Any = db.execute(_RUN, (key,)).fetchone()
-    except UnicodeDecodeError:
-        row = db.execute(_RUN.replace(RUN_COLUMNS, RUN_COLUMNS_AS_BYTES), (key,)).fetchone()
-    return shown_run_row(row) if row else None
-
-
-def _query(columns: str, source: str, order: str) -> str:
-    return f"SELECT {columns} FROM {source} ORDER BY {order} LIMIT ?"
+    rows = rows_of(db, _RUN, (key,))
+    return shown_run_row(rows[0]) if rows else None
 
 
 def count(db: apsw.Connection, wanted: RunFilter) -> int:

@@ -13,7 +13,7 @@ from msgspec.json import decode
 from weftline.store.base import LEAVE_DUE, NewRun, Write, Written
 from weftline.store.database import SqlValue
 from weftline.store.outcomes import refused_by_thread
-from weftline.store.sqlite import await_lists, deliveries, thread_queue
+from weftline.store.sqlite import await_lists, budget_rows, deliveries, thread_queue
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.failures import Malformed, Moved
 from weftline.store.sqlite.thread_queue import Place
@@ -27,6 +27,8 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
     if any(write.awaits or write.answered for write in accepted):
         await_lists.keep(db, accepted)
+    if any(write.bookings or write.closes for write in accepted):
+        budget_rows.keep(db, accepted)
     _note_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":

@@ -1,0 +1,47 @@
+"""What an agent's runs may spend."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weftline.kernel.budget import BudgetRule, OnExceeded
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """What each run may spend, with its subagents' runs: 0 permits nothing, None is unlimited.
+
+    The worst case of a call has to fit before it begins. `calls` are those of tools; `seconds` is the time that model
+    and tool calls take. When something does not fit, the run answers in one more turn without tools, for which enough
+    is kept (`final_turn`), or fails (`stop`). Money needs a model whose price is known.
+    """
+
+    usd: float | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    calls: int | None = None
+    on_exceeded: OnExceeded = "final_turn"
+
+    def __post_init__(self) -> None:
+        for name in ("usd", "tokens", "seconds", "calls"):
+            amount = getattr(self, name)
+            if amount is not None and not 0 <= amount < float("inf"):
+                raise ValueError(f"{name} must be 0 or more, not {amount}")
+        if self.on_exceeded not in ("stop", "final_turn"):
+            raise ValueError(f"on_exceeded is stop or final_turn, not {self.on_exceeded!r}")
+
+    @property
+    def rule(self) -> BudgetRule:
+        return BudgetRule(
+            None if self.usd is None else round(self.usd * 1_000_000_000),
+            self.tokens,
+            None if self.seconds is None else round(self.seconds * 1_000_000),
+            self.calls,
+            self.on_exceeded,
+        )
+
+
+def rule_of(own: Budget | None, above: Budget | None) -> BudgetRule | None:
+    """A run's own, as far as it is tighter than its agent's."""
+    if own is None:
+        return None if above is None else above.rule
+    return own.rule.within(None if above is None else above.rule)

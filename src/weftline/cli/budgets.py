@@ -1,0 +1,117 @@
+"""`weftline budgets`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.resource import WORKSPACE
+
+AGENT = click.option("--agent", help="The budget of an agent, by its id or slug.")
+SESSION = click.option("--session", help="The budget of a session, by its id.")
+
+
+@click.group()
+def command() -> None:
+    """What may be spent, and what was."""
+
+
+@command.command("set")
+@WORKSPACE
+@AGENT
+@SESSION
+@click.option("--usd", type=float, metavar="DOLLARS", help="What model calls may cost.")
+@click.option("--tokens", type=int, metavar="COUNT", help="What models may read and write.")
+@click.option("--seconds", type=float, metavar="SECONDS", help="How long model and tool calls may take.")
+@click.option("--calls", type=int, metavar="COUNT", help="How many calls of tools may be made.")
+@click.option("--per", type=click.Choice(["day", "month"]), help="For each day or month of UTC, not once and for all.")
+@click.option(
+    "--on-exceeded",
+    type=click.Choice(["final_turn", "stop"]),
+    default="final_turn",
+    help="What a run does whose next call does not fit: answer in one more turn, or fail.",
+)
+@DB
+@JSON
+def _set(
+    workspace: str,
+    agent: str | None,
+    session: str | None,
+    usd: float | None,
+    tokens: int | None,
+    seconds: float | None,
+    calls: int | None,
+    per: str | None,
+    on_exceeded: str,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Set the limits of a workspace, an agent or a session, in place of those that it has."""
+    given = {"usd": usd, "tokens": tokens, "seconds": seconds, "calls": calls}
+    limits = [
+        {"unit": unit, "limit": amount, "period": per or "total", "onExceeded": on_exceeded}
+        for unit, amount in given.items()
+        if amount is not None
+    ]
+    if not limits:
+        raise click.UsageError("Give at least one of --usd, --tokens, --seconds and --calls.")
+    _replace(db, workspace, agent, session, limits, as_json=as_json)
+
+
+@command.command()
+@WORKSPACE
+@AGENT
+@SESSION
+@DB
+@JSON
+def clear(workspace: str, agent: str | None, session: str | None, db: Path, as_json: bool) -> None:
+    """Remove the limits of a workspace, an agent or a session."""
+    _replace(db, workspace, agent, session, [], as_json=as_json)
+
+
+@command.command("list")
+@WORKSPACE
+@click.option("--run", help="Those that a run is under, the nearest first.")
+@DB
+@JSON
+def _list(workspace: str, run: str | None, db: Path, as_json: bool) -> None:
+    """Print the budgets of a workspace: each limit, what is spent, reserved and left."""
+    from weftline.cli.admin import listed
+
+    found = listed(db, "budgets.list", workspace=workspace, **({} if run is None else {"run": run}))
+    lines = found if as_json else (line for one in found for line in _lines(one))
+    show_all(lines, id_field="level", as_json=as_json)
+
+
+def _lines(budget: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for limit in budget["limits"]:
+        yield {
+            "level": budget["level"],
+            "id": budget["id"] or "",
+            "unit": limit["unit"],
+            "period": limit["period"],
+            "limit": limit["limit"],
+            "spent": limit["spent"],
+            "reserved": limit["reserved"],
+            "remaining": limit["remaining"],
+            "onExceeded": limit["onExceeded"],
+        }
+
+
+def _replace(
+    db: Path, workspace: str, agent: str | None, session: str | None, limits: list[dict[str, Any]], *, as_json: bool
+) -> None:
+    from weftline.cli.admin import administer
+
+    if agent is not None and session is not None:
+        raise click.UsageError("Give --agent or --session, not both.")
+    level = "agent" if agent is not None else "workspace" if session is None else "thread"
+    id = agent if agent is not None else session
+    budget = {"level": level, "limits": limits} | ({} if id is None else {"id": id})
+    made = administer(db, "budgets.set", workspace=workspace, budget=budget)
+    click.echo(json.dumps(made) if as_json else made["level"] if made["id"] is None else made["id"])

@@ -1,0 +1,114 @@
+"""Budgets: what a workspace, an agent or a session may spend, and what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from weftline.client.http import Http
+from weftline.client.notices import warn_of
+from weftline.client.results import decoded
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Waits(Protocol):
+        def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+T = TypeVar("T")
+
+Level: TypeAlias = Literal["workspace", "agent", "thread"]
+
+
+class BudgetLimit(Struct, frozen=True, rename="camel"):
+    """The most that may be spent and reserved, and what is: US dollars, tokens, seconds or calls of tools."""
+
+    unit: str
+    limit: float
+    period: str = "total"
+    """`total`, or `day` or `month` of UTC for a workspace or an agent."""
+    on_exceeded: str = "final_turn"
+    """What becomes of a run whose next call does not fit: it answers in one more turn without tools, or fails
+    (`stop`)."""
+    spent: float = 0
+    reserved: float = 0
+    """For calls that are under way."""
+    remaining: float = 0
+    set_by: str = ""
+    set_at: datetime | None = None
+
+
+class Budget(Struct, frozen=True):
+    """The limits of a workspace, an agent, a session (`thread`), a run or a child run, by its id."""
+
+    level: str
+    limits: tuple[BudgetLimit, ...]
+    id: str | None = None
+
+
+class _Made(Struct):
+    warnings: Any = None
+
+
+class _Budgets(Struct):
+    budgets: tuple[Budget, ...]
+
+
+class AsyncBudgets:
+    """The budgets of a workspace: `client.budgets`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def list(self) -> tuple[Budget, ...]:
+        """Those with limits, and what is spent and reserved."""
+        return decoded(await self._http.call("GET", "/budgets"), _Budgets).budgets
+
+    async def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
+        """Replaces the limits of the workspace, an agent or a session; with none, it is unlimited.
+
+        They hold from the next call of every run on. What was spent before the first limit is not counted.
+
+        Args:
+            id: Of the agent (or its slug), or of the session (level `thread`).
+            limits: `unit`, `limit`, `period` and `on_exceeded` of each.
+        """
+        given = [
+            {"unit": one.unit, "limit": one.limit, "period": one.period, "onExceeded": one.on_exceeded}
+            for one in limits
+        ]
+        body = {"level": level, "limits": given} | ({} if id is None else {"id": id})
+        made = await self._http.call("PUT", "/budgets", body=msgspec.json.encode(body))
+        warn_of(decoded(made, _Made).warnings)
+        return decoded(made, Budget)
+
+    async def of_run(self, run_id: str) -> tuple[Budget, ...]:
+        """Those that a run is under, the nearest first."""
+        path = f"/agent-runs/{quote(run_id, safe='')}/budgets"
+        return decoded(await self._http.call("GET", path), _Budgets).budgets
+
+
+class Budgets:
+    """The budgets of a workspace, for synchronous code; see `AsyncBudgets`."""
+
+    def __init__(self, core: AsyncBudgets, wait: Waits) -> None:
+        self._core = core
+        self._wait = wait
+
+    def list(self) -> tuple[Budget, ...]:
+        """Those with limits, and what is spent and reserved."""
+        return self._wait(self._core.list())
+
+    def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
+        """Replaces the limits of the workspace, an agent or a session; with none, it is unlimited."""
+        return self._wait(self._core.set(level, id, limits=limits))
+
+    def of_run(self, run_id: str) -> tuple[Budget, ...]:
+        """Those that a run is under, the nearest first."""
+        return self._wait(self._core.of_run(run_id))

@@ -1,0 +1,121 @@
+"""The budget tree as a run sees it: what it holds while calls are under way, and what follows when one does not fit.
+
+    a call is due ──▶ does its worst case fit? ──▶ held by the fact that begins it ──▶ used by the one that ends it
+                                │
+                                ▼ no
+                          budget.refused ──▶ every call has its result ──▶ final.forced, or the run fails
+
+Whether it fits is not for the kernel to say: limits and what others spend are outside the run. The answer is a fact.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from weftline import prompts_policy
+from weftline.kernel.budget import BudgetRefused, Held, Unit
+from weftline.kernel.context import CompactionFailed, ContextCompacted
+from weftline.kernel.endings import await_closed, blocked, end
+from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.state import Decision, New, State
+
+STOPPED = "budget_exceeded"
+UNPRICED = "unpriced_model"
+
+
+# Decisions
+
+
+def before_batch(s: State) -> Decision | None:
+    """Answers the calls that can no longer begin; None if all have begun or have a result."""
+    if s.budget.refused is None or not s.batch.asked:
+        return None
+    text = prompts_policy.over_budget(s.budget.refused.level)
+    append: list[New] = []
+    for index, call in enumerate(s.batch.calls):
+        if call.stage == "asked":
+            if call.awaiting:
+                append.append(await_closed(s, index, "withdrawn"))
+            append += blocked(s, index, "cap", text)
+    return Decision(tuple(append))
+
+
+def stopped(s: State) -> Decision | None:
+    """The end of a run that may not even have a final turn; None if it goes on."""
+    refused = s.budget.refused
+    if refused is None:
+        return None
+    if refused.model:
+        text = f"The model {refused.model} has no known price, so it cannot be used under a limit in US dollars."
+        return end(s, "failed", code=UNPRICED, reason="budget", text=text)
+    if refused.outcome == "stop" or refused.final:
+        return end(s, "failed", code=STOPPED, reason="budget", text=sentence(refused))
+    return None
+
+
+def sentence(refused: BudgetRefused) -> str:
+    """What does not fit, for whoever reads why a run has ended."""
+    unit = refused.unit
+    per = "" if refused.period == "total" else f" per {refused.period}"
+    parts = [f"{shown(refused.spent, unit)} spent"]
+    if refused.reserved:
+        parts.append(f"{shown(refused.reserved, unit)} reserved")
+    asked = "" if unit == "seconds" else f" The next call asks for up to {shown(refused.asked, unit)}."
+    limit = f"{shown(refused.limit, unit)}{per}"
+    return f"The budget of the {refused.level} is used up: {limit}, {', '.join(parts)}.{asked}"
+
+
+def shown(amount: int, unit: Unit) -> str:
+    match unit:
+        case "usd":
+            return f"{amount / 1_000_000_000:.9f}".rstrip("0").rstrip(".") + " USD"
+        case "seconds":
+            return f"{amount / 1_000_000:g} seconds"
+        case "tokens" | "calls":
+            return f"{amount} {unit if amount != 1 else unit.removesuffix('s')}"
+
+
+# Folds
+
+
+def attempt_slot(turn: int, attempt: int) -> str:
+    return f"a{turn}.{attempt}"
+
+
+def summary_slot(number: int) -> str:
+    return f"s{number}"
+
+
+def call_slot(turn: int, index: int) -> str:
+    return f"c{turn}.{index}"
+
+
+def hold(s: State, slot: str, held: Held) -> State:
+    return replace(s, budget=replace(s.budget, holds=s.budget.holds | {slot: held}))
+
+
+def settle(s: State, head: Fact) -> State:
+    """Lets go of what was held for a call that has ended with this fact."""
+    slot = _ended_by(head)
+    if slot is None:
+        return replace(s, budget=replace(s.budget, holds={})) if type(head) is RunEnded else s
+    if slot not in s.budget.holds:
+        return s
+    left = {one: held for one, held in s.budget.holds.items() if one != slot}
+    return replace(s, budget=replace(s.budget, holds=left))
+
+
+def refused(s: State, head: BudgetRefused) -> State:
+    return replace(s, version=s.version + 1, budget=replace(s.budget, refused=head))
+
+
+def _ended_by(head: Fact) -> str | None:
+    match head:
+        case TurnCompleted() | AttemptFailed():
+            return attempt_slot(head.turn, head.attempt)
+        case CallClosed():
+            return call_slot(head.turn, head.index)
+        case ContextCompacted() | CompactionFailed():
+            return summary_slot(head.number)
+        case _:
+            return None

@@ -1,0 +1,298 @@
+"""The ledger: what every account of the budget tree may spend, has spent and has reserved, in the memory of the owner.
+
+The one process that owns the store decides here, on its loop, whether a call fits. What a run books is in its facts;
+it is added here at once, and in the store with those facts, in one transaction. A write that the store has dropped is
+undone here. So the sums are those of the logs at any time, and a process that begins reads them from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Period, Unit
+from weftline.kernel.context import CompactionFailed, ContextCompacted
+from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, TurnCompleted
+from weftline.kernel.state import State
+from weftline.plan import RunPlan
+from weftline.store.budgets import (
+    Booking,
+    Limit,
+    Sums,
+    agent_account,
+    day_of,
+    first_day,
+    level_of,
+    limits_of,
+    run_account,
+    thread_account,
+    workspace_account,
+)
+from weftline.store.database import Database
+from weftline.store.records import budgets
+
+Accounts: TypeAlias = tuple[str, ...]
+_NO_RULES: Mapping[str, BudgetRule] = {}
+
+
+class Need(Struct, frozen=True):
+    """What a call may use at worst. Time is not reserved: there has to be some left."""
+
+    nusd: int = 0
+    tokens: int = 0
+    calls: int = 0
+
+    def of(self, unit: Unit) -> int:
+        match unit:
+            case "usd":
+                return self.nusd
+            case "tokens":
+                return self.tokens
+            case "seconds":
+                return 1
+            case "calls":
+                return self.calls
+
+    def concerns(self, unit: Unit) -> bool:
+        """Whether a limit of this unit is about such a call: one of a tool, or one of a model."""
+        return unit == "seconds" or (unit == "calls") == bool(self.calls)
+
+
+NOTHING = Need()
+
+
+class _Use:
+    """What is booked on one account. Days before the month of the latest booking are only in the total."""
+
+    __slots__ = ("days", "kept", "total")
+
+    def __init__(self) -> None:
+        self.total = Sums()
+        self.days: dict[int, Sums] = {}
+        self.kept = NOTHING
+        """What its run wants left for its final turn."""
+
+    def add(self, one: Booking) -> None:
+        self.total.add(one)
+        day = self.days.get(one.day)
+        if day is None:
+            day = self.days[one.day] = Sums()
+            first = first_day(max(self.days), "month")
+            for old in [known for known in self.days if known < first - 1]:  # what was held yesterday may be settled
+                del self.days[old]
+        day.add(one)
+
+    def sums(self, period: Period, today: int) -> Sums:
+        if period == "total":
+            return self.total
+        first = first_day(today, period)
+        found = Sums()
+        for day, sums in self.days.items():
+            if day >= first:
+                found.add(sums)
+        return found
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._limits: dict[str, tuple[Limit, ...]] = {}
+        self._use: dict[str, _Use] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether any workspace, agent or thread has a limit."""
+        return bool(self._limits)
+
+    async def open(self, records: Database) -> None:
+        """Takes over what the process before has left."""
+        for one in await records.read(budgets.open_use()):
+            self._of(one.account).add(one)
+        await self.read_limits(records)
+
+    async def read_limits(self, records: Database) -> None:
+        """Somebody has set some: they hold from the next call on."""
+        found: dict[str, tuple[Limit, ...]] = {}
+        for one in await records.read(budgets.limits()):
+            found[one.account] = (*found.get(one.account, ()), one)
+        self._limits = found
+
+    def limits(self, account: str, rules: Mapping[str, BudgetRule]) -> Sequence[Limit]:
+        """Those that were set, before those that a run brought along."""
+        found = self._limits.get(account)
+        if found is None:
+            rule = rules.get(account)
+            return () if rule is None else limits_of(rule)
+        return found
+
+    def refusal(
+        self, accounts: Accounts, need: Need, *, final: Need, rules: Mapping[str, BudgetRule], at: int
+    ) -> BudgetRefused | None:
+        """The nearest limit that a call does not fit; None if it fits all of them.
+
+        The first account is the run's own, if that has limits: there `final` has to fit as well, the turn that answers
+        when nothing else may begin. What the runs above keep for theirs is not touched either.
+        """
+        today = day_of(at)
+        for place, account in enumerate(accounts):
+            limits = self.limits(account, rules)
+            if not limits:
+                continue
+            use = self._use.get(account)
+            kept = NOTHING
+            if account in rules:
+                kept = final if place == 0 else use.kept if use is not None else NOTHING
+            for limit in limits:
+                unit = limit.unit
+                spent, reserved = (0, 0) if use is None else use.sums(limit.period, today).of(unit)
+                if not need.concerns(unit):
+                    continue
+                asked = need.of(unit)
+                more = kept.of(unit) if unit != "seconds" and limit.on_exceeded == "final_turn" else 0
+                if not limit.amount or spent + reserved + asked + more > limit.amount:
+                    return BudgetRefused(
+                        level_of(account),
+                        unit,
+                        limit.amount,
+                        spent,
+                        reserved,
+                        asked if unit != "seconds" else 0,
+                        account,
+                        limit.period,
+                        limit.on_exceeded,
+                    )
+        return None
+
+    def keep_for_final(self, account: str, need: Need) -> None:
+        """What a run wants left for its final turn by those below it."""
+        self._of(account).kept = need
+
+    def counts_usd(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> bool:
+        """Whether there is a limit in money above a call."""
+        return any(limit.unit == "usd" for account in accounts for limit in self.limits(account, rules))
+
+    def limited(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> Accounts:
+        """Those with limits, which a call is booked on."""
+        return tuple([account for account in accounts if account in rules or account in self._limits])
+
+    def add(self, bookings: Iterable[Booking]) -> None:
+        for one in bookings:
+            self._of(one.account).add(one)
+
+    def undo(self, bookings: Iterable[Booking]) -> None:
+        """The facts that these belong to are lost."""
+        for one in bookings:
+            self._of(one.account).add(one.undone)
+
+    def forget(self, account: str) -> None:
+        """Its run has ended."""
+        self._use.pop(account, None)
+
+    def _of(self, account: str) -> _Use:
+        found = self._use.get(account)
+        if found is None:
+            found = self._use[account] = _Use()
+        return found
+
+
+class Account:
+    """Where the calls of one run are booked."""
+
+    __slots__ = ("_accounts", "_booked", "_parent", "_plan", "_thread", "_workspace", "ledger", "own", "rules")
+
+    def __init__(
+        self, ledger: Ledger, *, key: int, workspace: int, thread: int | None, plan: RunPlan, parent: Parent | None
+    ) -> None:
+        self.ledger = ledger
+        self._booked: list[Booking] = []
+        self._workspace, self._thread, self._plan, self._parent = workspace, thread, plan, parent
+        self._accounts: Accounts | None = None
+        rule = plan.limits.budget
+        self.own = None if rule is None else run_account(key)
+        self.rules: Mapping[str, BudgetRule] = _NO_RULES if parent is None else parent.budgets
+        if self.own is not None and rule is not None:
+            self.rules = {**self.rules, self.own: rule}
+
+    @property
+    def accounts(self) -> Accounts:
+        """From the run's own to its workspace's, whether there is a limit or not."""
+        if self._accounts is None:
+            own = () if self.own is None else (self.own,)
+            thread = () if self._thread is None else (thread_account(self._thread),)
+            agent = agent_of(self._plan)
+            named = () if agent is None else (agent_account(self._workspace, agent),)
+            above = () if self._parent is None else self._parent.above
+            root = workspace_account(self._workspace)
+            self._accounts = tuple(dict.fromkeys((*own, *thread, *named, *above, root)))
+        return self._accounts
+
+    @property
+    def active(self) -> bool:
+        """Whether there may be a limit above the run's calls."""
+        return bool(self.rules) or self.ledger.active
+
+    def above_child(self) -> tuple[Accounts, dict[str, BudgetRule]]:
+        """The accounts that the calls of a child are booked on besides its own, and the limits of runs among them."""
+        return self.accounts[:-1], dict(self.rules)
+
+    def took(self, before: State, after: State, head: Fact) -> None:
+        """Books what a fact holds, and what it has used of what was held."""
+        old, new = before.budget.holds, after.budget.holds
+        bookings: list[Booking] = []
+        for slot, held in new.items():
+            if slot not in old:
+                bookings += self._bookings(held, NOTHING, 0, holds=1)
+        for slot, held in old.items():
+            if slot not in new:
+                used, active_us = used_by(before, head, held)
+                bookings += self._bookings(held, used, active_us, holds=-1)
+        self.ledger.add(bookings)
+        self._booked += bookings
+
+    def taken(self) -> list[Booking]:
+        """What was booked since it was last asked."""
+        booked, self._booked = self._booked, []
+        return booked
+
+    def take_back(self) -> None:
+        """What was booked and not taken is not going to be in the log."""
+        self.ledger.undo(self.taken())
+
+    def _bookings(self, held: Held, used: Need, active_us: int, *, holds: int) -> list[Booking]:
+        return [
+            Booking(
+                self._workspace,
+                account,
+                held.day,
+                used.nusd,
+                used.tokens,
+                active_us,
+                used.calls,
+                holds * held.nusd,
+                holds * held.tokens,
+                holds * held.calls,
+            )
+            for account in held.on
+        ]
+
+
+def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
+    """What a call has used that ends with this fact, and for how long. What nobody knows is what was reserved."""
+    match head:
+        case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
+            tokens = head.usage.input + head.usage.output
+            return Need(held.nusd if head.cost_nusd is None else head.cost_nusd, tokens), max(head.active_us, 0)
+        case CallClosed():
+            call = before.batch.calls[head.index]
+            began = call.stage == "started" or call.client is not None
+            return Need(calls=held.calls if began else 0), max(head.active_us, 0)
+        case _:
+            return Need(held.nusd, held.tokens, held.calls), 0
+
+
+def agent_of(plan: RunPlan) -> str | None:
+    """The agent that a run is one of: a stored one by its id, one of code by its name."""
+    if plan.agent_id is not None:
+        return plan.agent_id
+    return None if plan.code is None else plan.name if plan.path else plan.code

@@ -1,0 +1,25 @@
+"""Whether the models of a plan are there, take its settings and may be used under its budgets."""
+
+from __future__ import annotations
+
+from weftline.errors import invalid
+from weftline.messages import Sampling
+from weftline.plan import RunPlan
+from weftline.providers.catalog import Catalog
+from weftline.runtime.budgets import Account
+from weftline.runtime.models import refused_sampling
+from weftline.runtime.reserving import require_prices
+
+_AS_THE_MODEL_DOES = Sampling()
+
+
+def check_models(plan: RunPlan, catalog: Catalog, account: Account) -> None:
+    """Raises `WeftlineError` for what a run of the plan could not use."""
+    models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
+    require_prices(account, models, catalog)
+    if plan.limits.compaction is not None and plan.limits.compaction.model:
+        catalog.resolve(plan.limits.compaction.model)
+    if plan.sampling != _AS_THE_MODEL_DOES:
+        issues = [issue for model in models for issue in refused_sampling(plan, model)]
+        if issues:
+            raise invalid(issues)

@@ -1,0 +1,156 @@
+"""Whether what the kernel wants to begin fits the budget tree, and what is reserved for it.
+
+The worst case of a model call is its request, taken to be twice as long as it is estimated to be, and the longest
+answer that the request asks for, at the highest price that the model has for input; that of a tool call is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from weftline.errors import InvalidRequest, WeftlineError
+from weftline.kernel.budget import BudgetRefused, Held
+from weftline.kernel.budgeting import UNPRICED
+from weftline.kernel.context import CompactionStarted
+from weftline.kernel.entries import AttemptStarted, CallOpened
+from weftline.kernel.state import Decision, New, State
+from weftline.messages import Usage
+from weftline.providers.catalog import Catalog, ResolvedModel
+from weftline.runtime.budgets import NOTHING, Account, Need
+from weftline.runtime.compacting import summary_model
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.models import cost_of, resolve
+from weftline.runtime.toolbox import EMPTY
+from weftline.store.budgets import day_of
+
+INPUT_FACTOR = 2
+"""Tokens are counted by the provider, in its own way. Texts in some languages have twice as many as is estimated."""
+ANSWER_TOKENS = 8_192
+"""What a request asks for at most if nobody says, under a limit in money or tokens."""
+THINKING_TOKENS = 8_192
+"""And as much again for a model that may think."""
+
+
+def weighed(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
+    """The decision with what it reserves, or in its place the fact that something of it does not fit."""
+    calls = 0
+    model_call: AttemptStarted | CompactionStarted | None = None
+    for new in decision.append:
+        head = new.head
+        if type(head) is CallOpened:
+            calls += not head.blocked
+        elif type(head) is AttemptStarted or type(head) is CompactionStarted:
+            model_call = head
+    if not calls and model_call is None:
+        return decision
+    accounts = account.ledger.limited(account.accounts, account.rules)
+    if not accounts:
+        return decision
+    held = _held(model_call, calls, state, work, account, accounts, at=at)
+    if isinstance(held, BudgetRefused):
+        child = held.level == "run" and held.on == account.own and state.parent is not None
+        return Decision((New(replace(held, level="child") if child else held),))
+    return replace(decision, append=tuple([_with(new, held) for new in decision.append]))
+
+
+def _held(
+    begins: AttemptStarted | CompactionStarted | None,
+    calls: int,
+    state: State,
+    work: WorkingSet,
+    account: Account,
+    accounts: tuple[str, ...],
+    *,
+    at: int,
+) -> Held | BudgetRefused:
+    ledger, rules = account.ledger, account.rules
+    day = day_of(at)
+    if begins is None:
+        refused = ledger.refusal(accounts, Need(calls=calls), final=NOTHING, rules=rules, at=at)
+        return refused or Held(day, accounts, calls=1)
+    model = _model(begins, state, work)
+    if model is None:
+        return Held(day, accounts)  # asking it fails at once, and says why
+    size = begins.estimate or _estimate(state, work)
+    tokens = size * INPUT_FACTOR
+    output = answer_tokens(work, model)
+    need = _worst_case(work.catalog, model, tokens=tokens, output=output)
+    if need is None:
+        if ledger.counts_usd(accounts, rules):
+            return BudgetRefused("run", "usd", 0, 0, 0, 0, accounts[0], outcome="stop", model=model.catalog_id)
+        need = Need(tokens=tokens + output)
+    last = _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
+    is_last = type(begins) is AttemptStarted and begins.final
+    final = NOTHING if is_last else last
+    refused = ledger.refusal(accounts, need, final=final, rules=rules, at=at)
+    if refused is not None:
+        return replace(refused, final=is_last)
+    if account.own is not None:
+        ledger.keep_for_final(account.own, final)
+    return Held(day, accounts, need.nusd, need.tokens, output=output)
+
+
+def _with(new: New, held: Held) -> New:
+    head = new.head
+    if type(head) is AttemptStarted or type(head) is CompactionStarted:
+        return New(replace(head, held=held), new.text)
+    if type(head) is CallOpened and not head.blocked:
+        return New(replace(head, held=held), new.text)
+    return new
+
+
+def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
+    """The longest answer that a request asks for under a limit."""
+    asked = work.plan.sampling.max_output_tokens
+    if asked is not None:
+        return asked
+    thinks = work.plan.reasoning != 0 and model.entry.reasoning is not False
+    most = ANSWER_TOKENS + (THINKING_TOKENS if thinks else 0)
+    own = model.entry.max_output_tokens
+    return most if own is None else min(most, own)
+
+
+def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: Catalog) -> None:
+    """Raises `InvalidRequest` (`unpriced_model`) for the first model, if it has no known price and needs one.
+
+    A fallback is refused when it is to be asked: it may never be.
+    """
+    if not account.active or not models:
+        return
+    if not account.ledger.counts_usd(account.accounts, account.rules):
+        return
+    if cost_of(catalog, models[0], Usage(input=1, output=1)) is None:
+        model = models[0].catalog_id
+        raise InvalidRequest(
+            f"The model {model} has no known price, so it cannot be used under a limit in US dollars.",
+            code=UNPRICED,
+            model=model,
+        )
+
+
+def _worst_case(catalog: Catalog | None, model: ResolvedModel, *, tokens: int, output: int) -> Need | None:
+    """None if the price of the model is not known."""
+    if catalog is None:
+        return None
+    costs = (
+        cost_of(catalog, model, Usage(input=tokens, output=output)),
+        cost_of(catalog, model, Usage(input=tokens, output=output, cache_write=tokens)),
+    )
+    known = [cost for cost in costs if cost is not None]
+    return Need(max(known), tokens + output) if len(known) == len(costs) else None
+
+
+def _model(begins: AttemptStarted | CompactionStarted, state: State, work: WorkingSet) -> ResolvedModel | None:
+    if type(begins) is CompactionStarted:
+        return summary_model(state, work)
+    assert type(begins) is AttemptStarted
+    try:
+        return resolve(work, begins.choice)
+    except WeftlineError:
+        return None
+
+
+def _estimate(state: State, work: WorkingSet) -> int:
+    return work.conversation.estimate(work.toolbox or EMPTY)

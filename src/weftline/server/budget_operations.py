@@ -1,0 +1,64 @@
+"""Budgets, for whoever may open the store: set and shown by command."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import encode
+
+from weftline.errors import NotFound
+from weftline.runtime import ids
+from weftline.runtime.names import StoredNames
+from weftline.server import budget_views
+from weftline.server.schemas.budgets import BudgetUse, budget_json, parse_budget
+from weftline.store.base import LogReader, Store
+from weftline.workspace import budgets, workspaces
+from weftline.workspace.context import Workspaces
+
+
+class BudgetPage(Struct, frozen=True):
+    """All of a workspace's budgets, or of a run's: they are few and small."""
+
+    items: list[BudgetUse]
+    after: None = None
+
+
+class _Operator(Struct, frozen=True):
+    """Whoever can open the store is the server's own user, and may use every agent."""
+
+    workspace: int
+    agents: tuple[str, ...] = ()
+
+
+class _Names(Struct, frozen=True):
+    logs: LogReader
+    names: StoredNames
+
+    async def session_id(self, thread: int | None) -> str | None:
+        return None if thread is None else await self.names.session(thread)
+
+
+async def set_budget(at: Workspaces, *, workspace: str, budget: dict[str, Any]) -> BudgetUse:
+    """`budget` is the JSON that the HTTP API takes."""
+    sent = parse_budget(encode(budget))
+    caller = _Operator(await workspaces.find(at, workspace))
+    about = await budget_views.subject(at, caller, level=sent.level, id=sent.id)
+    return budget_json(await budgets.set_limits(at, caller, about, sent.limits, by=f"operator:{getpass.getuser()}"))
+
+
+async def list_budgets(
+    at: Workspaces, store: Store, *, workspace: str, run: str | None = None, after: int = 0
+) -> BudgetPage:
+    caller = _Operator(await workspaces.find(at, workspace))
+    logs = _Names(store.log, StoredNames(store.records))
+    if run is None:
+        found = await budget_views.of_workspace(at, caller, logs)
+    else:
+        parsed = ids.parse(run, prefix="run_")
+        row = await store.log.run(parsed[0]) if parsed is not None else None
+        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
+            raise NotFound(f"There is no run {run!r}.")
+        found = await budget_views.of_run(at, logs, row)
+    return BudgetPage([budget_json(one) for one in found])

@@ -1,0 +1,71 @@
+"""The budgets that somebody may see, for routes and for commands."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from weftline.errors import NotFound
+from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.plan import decode_plan
+from weftline.runtime import ids
+from weftline.runtime.budgets import Account, Ledger
+from weftline.store.base import LogReader, RunRow
+from weftline.store.budgets import level_of
+from weftline.workspace import budgets
+from weftline.workspace.budgets import Budget, Subject
+from weftline.workspace.context import Caller, Workspaces
+
+
+class Logs(Protocol):
+    @property
+    def logs(self) -> LogReader: ...
+    async def session_id(self, thread: int | None) -> str | None: ...
+
+
+async def subject(at: Workspaces, caller: Caller, *, level: budgets.Level, id: str | None) -> Subject:
+    parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
+    return await budgets.subject(at, caller, level, id, thread=parsed)
+
+
+async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budget]:
+    found: list[Budget] = []
+    for account, budget in await budgets.of_workspace(at, caller):
+        id = budget.id if level_of(account) != "thread" else await logs.session_id(int(account.partition(":")[2]))
+        found.append(Budget(budget.level, id, budget.limits))
+    return found
+
+
+async def of_run(at: Workspaces, logs: Logs, row: RunRow) -> list[Budget]:
+    """Every budget that a run is under, the nearest first."""
+    first = await logs.logs.entry(row.key, 1)
+    if first is None:
+        raise NotFound("The log of this run is gone.", code="run_trimmed")
+    try:
+        head, plan = decode_fact.decode(first.head), decode_plan(bodies.decode_created(first.body).plan)
+    except UNREADABLE:
+        raise NotFound("The log of this run cannot be read.", code="log_damaged") from None
+    assert isinstance(head, RunCreated)
+    account = Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
+    found: list[Budget] = []
+    for name in account.accounts:
+        budget = await budgets.of(at, Subject(name), account.rules)
+        if budget.limits:
+            child = name == account.own and head.parent is not None
+            found.append(Budget("child" if child else budget.level, await _id(name, row, logs), budget.limits))
+    return found
+
+
+async def _id(account: str, row: RunRow, logs: Logs) -> str | None:
+    level, _, key = account.partition(":")
+    match level:
+        case "run":
+            found = row if int(key) == row.key else await logs.logs.run(int(key))
+            return None if found is None else ids.run_id(found.key, found.salt)
+        case "thread":
+            return await logs.session_id(int(key))
+        case "agent":
+            return key.partition(":")[2]
+        case _:
+            return None

@@ -1,0 +1,72 @@
+"""Budgets: what may be spent, and what was."""
+
+from __future__ import annotations
+
+from msgspec.json import encode
+
+from weftline.server import budget_views
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.parsing import parsed
+from weftline.server.router import Route
+from weftline.server.routes.runs import PATH as RUNS
+from weftline.server.routes.runs import locate_run
+from weftline.server.schemas.budgets import BudgetModel, Budgets, BudgetUse, budget_json, parse_budget
+from weftline.workspace import budgets
+
+_BASE = "/api/v1/workspaces/{slug}/budgets"
+_LIMIT_BYTES = 64 * 1024
+
+
+async def index(app: App, request: Request, principal: Principal) -> Response:
+    found = await budget_views.of_workspace(app.workspaces, principal, app.engine)
+    return Response(encode(Budgets([budget_json(one) for one in found])))
+
+
+async def change(app: App, request: Request, principal: Principal) -> Response:
+    sent = await parsed(parse_budget, await request.body(limit=_LIMIT_BYTES))
+    warnings = app.unknown_fields.warnings(request, sent.unknown)
+    app.engine.require_accepting()
+    about = await budget_views.subject(app.workspaces, principal, level=sent.level, id=sent.id)
+    budget = await budgets.set_limits(app.workspaces, principal, about, sent.limits, by=principal.who)
+    return Response(encode(budget_json(budget, warnings)))
+
+
+async def of_run(app: App, request: Request, principal: Principal) -> Response:
+    await locate_run(app, request, principal)
+    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    found = await budget_views.of_run(app.workspaces, app.engine, row)
+    return Response(encode(Budgets([budget_json(one) for one in found])))
+
+
+ROUTES = (
+    Route(
+        "GET",
+        _BASE,
+        index,
+        scopes=("budgets:read",),
+        narrowed="its agents",
+        summary="List the budgets, with what is spent and reserved",
+        returns=Budgets,
+    ),
+    Route(
+        "PUT",
+        _BASE,
+        change,
+        scopes=("budgets:write",),
+        summary="Set the limits of a workspace, an agent or a session",
+        body=BudgetModel,
+        warns=True,
+        returns=BudgetUse,
+    ),
+    Route(
+        "GET",
+        f"{RUNS}/{{runId}}/budgets",
+        of_run,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="Read the budgets that a run is under",
+        returns=Budgets,
+    ),
+)

@@ -1,0 +1,169 @@
+"""Budgets: what a workspace, an agent or a thread may spend, and what it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from weftline.errors import Issue, NotFound, invalid
+from weftline.kernel.budget import BudgetRule, Level, Unit
+from weftline.store.budgets import (
+    Booking,
+    Limit,
+    SetLimit,
+    Sums,
+    agent_account,
+    day_of,
+    first_day,
+    level_of,
+    limits_of,
+    thread_account,
+    workspace_account,
+)
+from weftline.store.database import Query
+from weftline.store.records import budgets
+from weftline.workspace import agents, threads
+from weftline.workspace.context import Caller, Change, Workspaces
+
+PARTS: dict[Unit, int] = {"usd": 1_000_000_000, "tokens": 1, "seconds": 1_000_000, "calls": 1}
+"""How many of its smallest parts a unit has."""
+MAX_AMOUNT = 10**15
+"""Of smallest parts: a million dollars, thirty years."""
+PERIODIC: tuple[Level, ...] = ("workspace", "agent")
+
+
+class Use(Struct, frozen=True):
+    """A limit, and what there is of it."""
+
+    limit: Limit
+    spent: int
+    reserved: int
+
+    @property
+    def remaining(self) -> int:
+        return max(self.limit.amount - self.spent - self.reserved, 0)
+
+
+class Budget(Struct, frozen=True):
+    """The limits of one account, and their use."""
+
+    level: Level
+    id: str | None
+    """Of the agent, the session or the run; None for the workspace."""
+    limits: tuple[Use, ...]
+
+
+class Subject(Struct, frozen=True):
+    """What has a budget, by its key and by its public id."""
+
+    account: str
+    id: str | None = None
+
+
+async def subject(
+    at: Workspaces, caller: Caller, level: Level, id: str | None, *, thread: tuple[int, str] | None = None
+) -> Subject:
+    """What a caller means.
+
+    `thread` is the key of the session with this id, and its salt.
+    """
+    match level:
+        case "workspace":
+            return Subject(workspace_account(caller.workspace))
+        case "agent":
+            found = (await agents.find_visible(at, caller, id or "")).id
+            return Subject(agent_account(caller.workspace, found), found)
+        case "thread":
+            if thread is None:
+                raise NotFound("There is no such session.")
+            row = await threads.find(at, caller, thread[0], salt=thread[1])
+            return Subject(thread_account(row.key), id)
+        case "run" | "child":
+            raise invalid([Issue("level", "the budget of a run is part of what creates it")])
+
+
+async def set_limits(at: Workspaces, caller: Caller, about: Subject, limits: Sequence[Limit], *, by: str) -> Budget:
+    """Replaces the limits of an account. They hold from the next call of every live run on."""
+    _check(level_of(about.account), limits)
+    now = at.clock.now_us()
+    await at.records.write(budgets.set_limits(about.account, limits, workspace=caller.workspace, by=by, now=now))
+    await at.changed(Change("budgets", caller.workspace))
+    return await of(at, about)
+
+
+async def of(at: Workspaces, about: Subject, rules: Mapping[str, BudgetRule] | None = None) -> Budget:
+    """The limits that were set for an account, else those that a run brought along."""
+    return await at.records.read(_budget(about, rules or {}, today=day_of(at.clock.now_us())))
+
+
+async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget]]:
+    """Every account of the workspace with limits that the caller may see; its name comes first."""
+    today = day_of(at.clock.now_us())
+
+    def query() -> Query[list[tuple[str, Budget]]]:
+        found = yield from budgets.limits(workspace=caller.workspace)
+        shown: dict[str, Budget] = {}
+        for account in [limit.account for limit in found]:
+            if account not in shown and (not caller.agents or _agent(account) in caller.agents):
+                shown[account] = yield from _budget(Subject(account, _agent(account)), {}, today=today)
+        return list(shown.items())
+
+    return await at.records.read(query())
+
+
+def smallest(unit: Unit, amount: float) -> int:
+    """An amount of a unit in its smallest parts."""
+    return round(amount * PARTS[unit])
+
+
+def _budget(about: Subject, rules: Mapping[str, BudgetRule], *, today: int) -> Query[Budget]:
+    found: Sequence[Limit] = yield from budgets.limits(account=about.account)
+    if not found and (rule := rules.get(about.account)) is not None:
+        found = limits_of(rule)
+    booked = yield from budgets.use(about.account)
+    uses = tuple([_use(limit, booked, today=today) for limit in found])
+    return Budget(level_of(about.account), about.id, uses)
+
+
+def _use(limit: Limit, booked: Sequence[Booking], *, today: int) -> Use:
+    first = 0 if limit.period == "total" else first_day(today, limit.period)
+    sums = Sums()
+    for one in booked:
+        if one.day >= first:
+            sums.add(one)
+    return Use(limit, *sums.of(limit.unit))
+
+
+def _check(level: Level, limits: Sequence[Limit]) -> None:
+    issues: list[Issue] = []
+    seen: set[tuple[str, str]] = set()
+    for place, limit in enumerate(limits):
+        if limit.period != "total" and level not in PERIODIC:
+            issues.append(Issue(f"limits.{place}.period", f"a {level} has one budget for all of its time"))
+        if (limit.unit, limit.period) in seen:
+            issues.append(Issue(f"limits.{place}", f"there are two limits in {limit.unit} for the same period"))
+        seen.add((limit.unit, limit.period))
+    if issues:
+        raise invalid(issues)
+
+
+def amount_issue(unit: Unit, amount: float) -> str:
+    """What is wrong with an amount; "" if nothing."""
+    if not math.isfinite(amount) or amount < 0:
+        return "must be 0 or more"
+    if smallest(unit, amount) > MAX_AMOUNT:
+        return f"must be at most {MAX_AMOUNT // PARTS[unit]:,}"
+    if PARTS[unit] == 1 and amount != int(amount):
+        return "must be a whole number"
+    return ""
+
+
+def _agent(account: str) -> str | None:
+    return account.split(":", 2)[2] if level_of(account) == "agent" else None
+
+
+def setter(limit: Limit) -> tuple[str, int] | None:
+    """Who set a limit, and when; None for one that a run brought along."""
+    return (limit.set_by, limit.set_at) if isinstance(limit, SetLimit) else None

@@ -1,0 +1,343 @@
+"""The budget tree: limits of workspaces, agents, threads and runs hold for every call, wherever it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
+from weftline.errors import InvalidRequest
+from weftline.kernel.budget import BudgetRefused, BudgetRule
+from weftline.kernel.entries import (
+    AttemptStarted,
+    CallClosed,
+    CallOpened,
+    FinalForced,
+    RunEnded,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Sampling
+from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.providers.catalog import Catalog
+from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime import residents
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.store.budgets import Limit, agent_account, day_of, thread_account, workspace_account
+from weftline.store.memory import MemoryDisk
+from weftline.store.records import budgets
+from weftline.testing.budgets import unlike
+from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
+
+NUSD = 1_000_000_000
+PRICE = Price(input_per_1m_usd=1_000.0, output_per_1m_usd=1_000.0)
+"""A tenth of a cent for each token."""
+USED = {"usage": {"input": 100, "output": 100}}
+DAY_US = 86_400_000_000
+
+
+def _work(turns: int) -> dict[str, Any]:
+    asked = [{"tool_calls": [{"name": "work", "args": {"n": n}}], **USED} for n in range(turns)]
+    return {"turns": [*asked, {"text": "done", **USED}], "finalize": {"text": "as far as I came", **USED}}
+
+
+SCRIPTS: dict[str, Any] = {
+    "hello": {"turns": [{"text": "hello", **USED}], "finalize": {"text": "bye", **USED}},
+    "work": _work(8),
+    "two": {"turns": [{"tool_calls": [{"name": "work", "args": {"n": n}} for n in (1, 2)], **USED}, {"text": "done"}]},
+    "fails": {"turns": [{"error": {"class": "invalid_request", "message": "no"}}]},
+    "unpriced": {"turns": [{"text": "free", **USED}]},
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.us = 100 * DAY_US
+
+    def now_us(self) -> int:
+        return self.us
+
+
+@tool(effect="idempotent", concurrent=True)
+async def work(n: int) -> str:
+    """Works."""
+    return f"worked {n}"
+
+
+def _engine(store: MoodyStore, clock: Clock | None = None) -> tuple[EmbeddedEngine, ScriptedProvider]:
+    provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
+    priced = [PriceOverride("scripted", model, PRICE) for model in SCRIPTS if model != "unpriced"]
+    models = Catalog(prices=Prices(priced))
+    models.add(provider)
+    return EmbeddedEngine(store, models=models, tools={"work": work}, clock=clock), provider
+
+
+def _plan(model: str, budget: BudgetRule | None = None, **changes: Any) -> RunPlan:
+    made = plan(model, ServerRef("work"))
+    made = replace(made, sampling=replace(made.sampling, max_output_tokens=1_000), **changes)
+    return replace(made, limits=replace(made.limits, budget=budget, loop_soft=0))
+
+
+async def _limit(engine: EmbeddedEngine, store: MoodyStore, account: str, *limits: Limit, workspace: int) -> None:
+    await store.records.write(budgets.set_limits(account, limits, workspace=workspace, by="test", now=1))
+    await engine.budgets_changed()
+
+
+def _refusals(found: Sequence[Any]) -> list[BudgetRefused]:
+    return [head for head in found if isinstance(head, BudgetRefused)]
+
+
+@pytest.mark.requirement("run.tree.stop", "run.tree.reserve")
+async def test_a_call_that_does_not_fit_ends_the_run_with_the_numbers() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        rule = BudgetRule(nusd=3 * NUSD, on_exceeded="stop")
+        run = await engine.create(space, _plan("work", rule))
+        found = await facts(engine, run, space)
+        last = found[-1]
+        assert isinstance(last, RunEnded)
+        assert (last.status, last.code, last.reason) == ("failed", "budget_exceeded", "budget")
+        [refused] = _refusals(found)
+        assert (refused.level, refused.unit, refused.limit) == ("run", "usd", 3 * NUSD)
+        turns = [head for head in found if isinstance(head, TurnCompleted)]
+        assert refused.spent == sum([head.cost_nusd or 0 for head in turns]) == len(turns) * NUSD // 5
+        assert refused.spent + refused.asked > refused.limit and not refused.reserved
+        opened = {head.id for head in found if isinstance(head, CallOpened)}
+        assert {head.id for head in found if isinstance(head, CallClosed)} == opened
+        assert len(provider.requests) == len(turns)
+        entry = await engine.entry(1, 1_000) or await engine.logs.entry(1, len(found))
+        for begun in [head for head in found if isinstance(head, AttemptStarted)]:
+            assert begun.held is not None and begun.held.nusd >= 2 * NUSD // 1_000 and begun.held.output == 1_000
+        assert entry is None or b"3 USD" in entry.body
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.final_turn")
+async def test_the_final_turn_is_held_back_from_the_start() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        run = await engine.create(space, _plan("work", BudgetRule(nusd=5 * NUSD)))
+        found = await facts(engine, run, space)
+        last = found[-1]
+        assert isinstance(last, RunEnded) and (last.status, last.reason) == ("succeeded", "budget")
+        [forced] = [head for head in found if isinstance(head, FinalForced)]
+        assert (forced.reason, forced.level, forced.unit) == ("budget", "run", "usd")
+        assert provider.requests[-1].tools_disabled and 2 < len(provider.requests) < 9
+        held = [head.held.nusd for head in found if isinstance(head, AttemptStarted) and head.held is not None]
+        assert last.cost_nusd is not None and last.cost_nusd + max(held) <= 5 * NUSD + held[0]
+        assert last.cost_nusd <= 5 * NUSD
+        tight = await engine.create(space, _plan("work", BudgetRule(nusd=NUSD)))
+        none = await facts(engine, tight, space)
+        assert isinstance(none[-1], RunEnded) and none[-1].code == "budget_exceeded"
+        assert [refused.final for refused in _refusals(none)] == [False, True]
+        assert not any(isinstance(head, AttemptStarted) for head in none)
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.levels")
+@pytest.mark.parametrize("level", ["workspace", "agent", "thread", "run"])
+@pytest.mark.parametrize(
+    ("unit", "most"), [("usd", 3 * NUSD), ("tokens", 3_000), ("calls", 2), ("usd", 0), ("tokens", 0), ("calls", 0)]
+)
+async def test_every_level_has_limits_in_every_unit(level: str, unit: Any, most: int) -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space, thread = await new_thread(store)
+        account = {
+            "workspace": workspace_account(space),
+            "agent": agent_account(space, "agt_1"),
+            "thread": thread_account(thread),
+        }
+        rule = None
+        if level == "run":
+            given: dict[str, Any] = {"nusd" if unit == "usd" else unit: most}
+            rule = BudgetRule(**given, on_exceeded="stop")
+        else:
+            await _limit(engine, store, account[level], Limit(unit, most, "total", "stop"), workspace=space)
+        run = await engine.create(space, _plan("work", rule, agent_id="agt_1"), thread=thread)
+        found = await facts(engine, run, space)
+        assert isinstance(found[-1], RunEnded) and found[-1].code == "budget_exceeded"
+        [refused] = _refusals(found)
+        assert (refused.level, refused.unit, refused.limit) == (level, unit, most)
+        assert refused.spent + refused.reserved <= most
+        assert bool(refused.spent) == bool(most)
+        if level != "run":  # whatever is not below it is not counted
+            other = await engine.create(await engine.workspace("other"), _plan("hello", agent_id="agt_1"))
+            assert (await ended(engine, other, await engine.workspace("other"))).status == "succeeded"
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.levels")
+@pytest.mark.parametrize("period", ["day", "month"])
+async def test_a_limit_per_day_or_month_begins_anew(period: Any) -> None:
+    store, clock = MoodyStore(MemoryDisk()), Clock()
+    engine, _ = _engine(store, clock)
+    async with engine:
+        space = await engine.workspace("acme")
+        limit = Limit("tokens", 1_400, period, "stop")
+        await _limit(engine, store, workspace_account(space), limit, workspace=space)
+
+        async def status() -> str:
+            return (await ended(engine, await engine.create(space, _plan("hello")), space)).status
+
+        assert [await status() for _ in range(3)] == ["succeeded", "succeeded", "failed"]
+        clock.us += 5 * DAY_US
+        assert await status() == ("succeeded" if period == "day" else "failed")
+        clock.us += 31 * DAY_US
+        assert await status() == "succeeded"
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.concurrent")
+async def test_many_runs_at_once_never_exceed_their_limit_and_use_what_is_settled() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        most = 30_000
+        await _limit(engine, store, workspace_account(space), Limit("tokens", most, "total", "stop"), workspace=space)
+        highest = 0
+        ledger = engine._ledger  # pyright: ignore[reportPrivateUsage]
+        add = ledger.add
+
+        def watched(bookings: Any) -> None:
+            nonlocal highest
+            add(bookings)
+            sums = ledger._of(workspace_account(space)).total  # pyright: ignore[reportPrivateUsage]
+            highest = max(highest, sums.tokens + sums.held_tokens)
+            assert sums.tokens + sums.held_tokens <= most
+
+        ledger.add = watched  # pyright: ignore[reportAttributeAccessIssue]
+        runs = [await engine.create(space, _plan("work")) for _ in range(40)]
+        ends = [await ended(engine, run, space) for run in runs]
+        assert highest > most - 2_000
+        assert {end.code for end in ends if end.status == "failed"} == {"budget_exceeded"}
+        [use] = await store.records.read(budgets.use(workspace_account(space)))
+        assert (use.held_tokens, use.held_nusd, use.held_calls) == (0, 0, 0)
+        small = replace(_plan("hello"), sampling=Sampling(max_output_tokens=1))
+        assert (await ended(engine, await engine.create(space, small), space)).status == "succeeded"
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.reserve")
+async def test_what_failed_and_what_was_cancelled_is_settled_too() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        await _limit(engine, store, workspace_account(space), Limit("calls", 10), workspace=space)
+        failed = await engine.create(space, _plan("fails"))
+        assert (await ended(engine, failed, space)).status == "failed"
+        waits = replace(_plan("two"), tools=(LocalRef("work"),))
+        run = await engine.create(space, waits)
+        key = await engine.locate(run, workspace=space)
+        await _until_opened(store, 2)
+        [use] = await store.records.read(budgets.use(workspace_account(space)))
+        assert (use.calls, use.held_calls) == (0, 2)
+        first, _ = await _opened(store, key)
+        await engine.answer(key, first, ToolOutput.of("done"))
+        await engine.cancel(key)
+        [use] = await store.records.read(budgets.use(workspace_account(space)))
+        assert (use.calls, use.held_calls) == (2, 0)
+        assert await unlike(store.log, store.records) == []
+
+
+async def _until_opened(store: MoodyStore, calls: int) -> None:
+    """Returns when the calls of the newest run are offered."""
+    run = list(store.disk.runs.values())[-1]
+    await until(lambda: sum(item.kind == "call.opened" for item in run.items) == calls)
+
+
+async def _opened(store: MoodyStore, key: int) -> list[str]:
+    heads = [decode_fact.decode(fact.head) for fact in await store.log.facts(key, kinds=["call.opened"])]
+    return [head.id for head in heads if isinstance(head, CallOpened)]
+
+
+@pytest.mark.requirement("run.tree.unpriced")
+async def test_a_model_without_a_price_is_refused_under_a_limit_in_money() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        rule = BudgetRule(nusd=NUSD * 100)
+        with pytest.raises(InvalidRequest, match="scripted:unpriced") as caught:
+            await engine.create(space, _plan("unpriced", rule))
+        assert (caught.value.code, caught.value.details["model"]) == ("unpriced_model", "scripted:unpriced")
+        fallback = _plan("fails", rule, fallbacks=("scripted:unpriced",))
+        fallback = replace(fallback, limits=replace(fallback.limits, fallbacks=1))
+        found = await facts(engine, await engine.create(space, fallback), space)
+        assert isinstance(found[-1], RunEnded) and found[-1].code == "unpriced_model"
+        assert len(provider.requests) == 1
+        tokens = await engine.create(space, _plan("unpriced", BudgetRule(tokens=100_000)))
+        assert (await ended(engine, tokens, space)).status == "succeeded"
+        await _limit(engine, store, workspace_account(space), Limit("usd", NUSD), workspace=space)
+        with pytest.raises(InvalidRequest):
+            await engine.create(space, _plan("unpriced"))
+
+
+@pytest.mark.requirement("run.tree.report")
+async def test_a_changed_limit_holds_for_the_next_call_of_a_live_run() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        run = await engine.create(space, replace(_plan("two"), tools=(LocalRef("work"),)))
+        key = await engine.locate(run, workspace=space)
+        await _until_opened(store, 2)
+        await _limit(engine, store, workspace_account(space), Limit("tokens", 5, "total", "stop"), workspace=space)
+        for call in await _opened(store, key):
+            await engine.answer(key, call, ToolOutput.of("done"))
+        end = await ended(engine, run, space)
+        assert (end.status, end.code) == ("failed", "budget_exceeded")
+
+
+@pytest.mark.requirement("run.tree.crash")
+async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    dead, _ = _engine(store)
+    await dead.start()
+    space = await dead.workspace("acme")
+    await _limit(dead, store, workspace_account(space), Limit("tokens", 10**6), workspace=space)
+    store.log.holds = "call.closed"
+    store.log.gate.clear()
+    run = await dead.create(space, _plan("work", BudgetRule(nusd=100 * NUSD)))
+    await until(lambda: store.log.waited)
+    [use] = await store.records.read(budgets.use(workspace_account(space)))
+    assert (use.held_calls, use.held_tokens, use.calls) == (1, 0, 0)
+    again = MoodyStore(disk)  # the process before is dead, and what it held was never written
+    engine, _ = _engine(again)
+    async with engine:
+        end = await ended(engine, run, space)
+        assert end.status == "succeeded"
+        assert await unlike(again.log, again.records) == []
+        [use] = await again.records.read(budgets.use(workspace_account(space)))
+        assert use.held_tokens == use.held_calls == 0 and use.tokens == end.usage.input + end.usage.output
+        assert use.calls == 8
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    store.log.gate.set()
+    await dead.stop(drain_s=0)
+
+
+async def test_a_run_under_no_limit_books_nothing() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        await ended(engine, await engine.create(space, _plan("work")), space)
+        assert await store.records.read(budgets.open_use()) == []
+
+
+def test_days_are_those_of_utc() -> None:
+    assert day_of(0) == 0 and day_of(DAY_US - 1) == 0 and day_of(DAY_US) == 1

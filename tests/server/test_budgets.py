@@ -1,0 +1,117 @@
+"""Budgets over HTTP: limits are set, read, kept to and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .kit import Api, check_error, of_type
+
+ECHO = {"kind": "server", "name": "echo"}
+CALLS = {"unit": "calls", "limit": 3}
+
+
+@pytest.mark.requirement("run.tree.report")
+async def test_limit_spent_reserved_and_remaining_are_read_for_every_level_and_unit(api: Api) -> None:
+    agent = (await api.post("agents", {"name": "Greedy", "spec": {"modelId": "scripted:greedy"}})).json["id"]
+    session = (await api.post("agent-sessions", {"agentId": agent, "tools": [ECHO]})).json["sessionId"]
+    limits = [{"unit": unit, "limit": 10**6, "period": "month"} for unit in ("tokens", "seconds", "calls")]
+    for about in ({"level": "workspace"}, {"level": "agent", "id": "greedy"}):
+        reply = await api.call("PUT", "budgets", {**about, "limits": limits})
+        assert reply.status == 200 and len(reply.json["limits"]) == 3, reply.body
+    total = [{"unit": "calls", "limit": 100, "onExceeded": "stop"}]
+    assert (await api.call("PUT", "budgets", {"level": "thread", "id": session, "limits": total})).status == 200
+    run = await api.send(session, budget={"calls": 3, "tokens": 10**6})
+    frames = await api.events(run)
+    assert [frame["how"] for frame in of_type(frames, "tool_result")] == ["returned"] * 3 + ["cap"]
+    [forced] = of_type(frames, "final_forced")
+    assert (forced["reason"], forced["level"], forced["unit"]) == ("budget", "run", "calls")
+    assert (frames[-1]["subtype"], frames[-1]["terminationReason"]) == ("success", "budget")
+    shown = (await api.get(f"agent-runs/{run}/budgets")).json["budgets"]
+    assert [(one["level"], one["id"]) for one in shown] == [
+        ("run", run),
+        ("thread", session),
+        ("agent", agent),
+        ("workspace", None),
+    ]
+    for budget in shown:
+        [calls] = [limit for limit in budget["limits"] if limit["unit"] == "calls"]
+        assert (calls["spent"], calls["reserved"], calls["remaining"]) == (3, 0, calls["limit"] - 3)
+        for limit in budget["limits"]:
+            assert limit["spent"] >= 0 and limit["reserved"] == 0
+            assert limit["remaining"] == pytest.approx(limit["limit"] - limit["spent"])
+    listed = (await api.get("budgets")).json["budgets"]
+    assert {(one["level"], one["id"]) for one in listed} == {("agent", agent), ("thread", session), ("workspace", None)}
+    assert all(limit["setBy"] and limit["setAt"] for one in listed for limit in one["limits"])
+
+
+@pytest.mark.requirement("run.tree.stop")
+async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api) -> None:
+    limits = [{**CALLS, "period": "day", "onExceeded": "stop"}]
+    assert (await api.call("PUT", "budgets", {"level": "workspace", "limits": limits})).status == 200
+    frames = await api.play("greedy", tools=[ECHO])
+    assert (frames[-1].type, frames[-1]["code"]) == ("error", "budget_exceeded")
+    assert frames[-1]["error"] == (
+        "The budget of the workspace is used up: 3 calls per day, 3 calls spent. The next call asks for up to 1 call."
+    )
+    cleared = await api.call("PUT", "budgets", {"level": "workspace", "limits": []})
+    assert cleared.json["limits"] == [] and (await api.get("budgets")).json["budgets"] == []
+    assert (await api.play("greedy", tools=[ECHO], policy={"maxToolCalls": 4}))[-1].type == "result"
+
+
+@pytest.mark.requirement("run.tree.levels")
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"level": "workspace", "limits": [{"unit": "usd", "limit": -1}]}, "limits.0.limit: must be 0 or more"),
+        ({"level": "workspace", "limits": [{"unit": "euro", "limit": 1}]}, "limits.0.unit"),
+        ({"level": "workspace", "limits": [{"unit": "calls", "limit": 1.5}]}, "must be a whole number"),
+        ({"level": "workspace", "limits": [{"unit": "usd", "limit": 10**9}]}, "must be at most 1,000,000"),
+        ({"level": "workspace", "limits": [CALLS, CALLS]}, "two limits in calls"),
+        ({"level": "workspace", "limits": [{**CALLS, "period": "week"}]}, "limits.0.period"),
+        ({"level": "workspace", "limits": [{**CALLS, "onExceeded": "explode"}]}, "limits.0.onExceeded"),
+        ({"level": "workspace", "id": "x", "limits": []}, "id: give the agent or the session"),
+        ({"level": "agent", "limits": []}, "id: give the agent or the session"),
+        ({"level": "run", "id": "x", "limits": []}, "level"),
+        ({"level": "workspace"}, "limits"),
+    ],
+)
+async def test_a_limit_that_makes_no_sense_is_refused(api: Api, body: dict[str, Any], words: str) -> None:
+    error = check_error(await api.call("PUT", "budgets", body), 400, "invalid_request")
+    assert words in error["message"]
+
+
+async def test_what_is_not_there_has_no_budget(api: Api) -> None:
+    for about in ({"level": "agent", "id": "nobody"}, {"level": "thread", "id": "ses_1abcdefabcdef"}):
+        check_error(await api.call("PUT", "budgets", {**about, "limits": [CALLS]}), 404, "not_found")
+    session = (await api.post("agent-sessions", {"modelId": "scripted:hello"})).json["sessionId"]
+    about = {"level": "thread", "id": session, "limits": [{**CALLS, "period": "day"}]}
+    error = check_error(await api.call("PUT", "budgets", about), 400, "invalid_request")
+    assert "a thread has one budget for all of its time" in error["message"]
+
+
+@pytest.mark.requirement("run.tree.levels")
+@pytest.mark.parametrize("budget", [{"usd": -0.1}, {"calls": 1.5}, {"dollars": 3}, {"onExceeded": "explode"}, [], 3])
+async def test_the_budget_of_a_run_is_checked(api: Api, budget: Any) -> None:
+    reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x", "budget": budget})
+    assert reply.status == 400 and "budget" in str(reply.json)
+
+
+@pytest.mark.requirement("run.tree.unpriced")
+async def test_a_model_without_a_price_is_refused_at_create(api: Api) -> None:
+    spec = {"modelId": "scripted:hello", "prompt": "x", "budget": {"usd": 1}}
+    error = check_error(await api.post("agent-runs", spec), 400, "unpriced_model")
+    assert error["model"] == "scripted:hello"
+
+
+async def test_an_agents_budget_can_only_be_tightened(api: Api) -> None:
+    spec = {"modelId": "scripted:greedy", "budget": {"calls": 3, "onExceeded": "stop"}}
+    agent = (await api.post("agents", {"name": "Tight", "spec": spec})).json["id"]
+    for asked in ({"calls": 100}, {"tokens": 10**6}):
+        spec = {"agentId": agent, "prompt": "x", "tools": [ECHO], "budget": asked}
+        run = (await api.post("agent-runs", spec)).json["runId"]
+        await api.events(run)
+        [budget] = (await api.get(f"agent-runs/{run}/budgets")).json["budgets"]
+        [calls] = [limit for limit in budget["limits"] if limit["unit"] == "calls"]
+        assert (calls["limit"], calls["spent"]) == (3, 3)
