@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weftline import Agent, Hint, ToolFailed, tool
+from weftline import Agent, Bounded, Hint, Paging, ToolFailed, tool
 from weftline.testing import ScriptedModel, calls
 
 
@@ -25,7 +25,17 @@ def balance(account: str) -> str:
     raise ToolFailed(f"The account {account} is locked.", recovery="finish")
 
 
-agent = Agent("openai:gpt-5", tools=[forecast, balance])
+ORDERS = {"ann": ["bread", "milk", "tea"]}
+
+
+@tool(effect="read", bounded=Paging("cursor"))
+def orders(customer: str, cursor: str = "") -> Bounded:
+    """The orders of a customer."""
+    found, more = ORDERS[customer][:2], ORDERS[customer][2:]
+    return Bounded(value={"orders": found}, returned=2, truncated=bool(more), next_cursor="2" if more else None)
+
+
+agent = Agent("openai:gpt-5", tools=[forecast, balance, orders])
 
 
 async def main() -> None:
@@ -42,13 +52,17 @@ async def main() -> None:
     with agent.override(model=model):
         await agent.run("How warm is it in Paris?")
     assert [[spec.name for spec in request.tools] for request in model.requests] == [
-        ["forecast", "balance"],
-        ["balance"],
+        ["forecast", "balance", "orders"],
+        ["balance", "orders"],
     ]
 
     with agent.override(model=ScriptedModel([calls("balance", account="7"), "It is locked."])):
         result = await agent.run("How much do I have?")
     assert (result.text, result.reason) == ("It is locked.", "tool_failure")
+
+    with agent.override(model=ScriptedModel([calls("orders", customer="ann"), "Bread."])):
+        result = await agent.run("What did Ann order?")
+    assert result.calls[0].bounds is not None and result.calls[0].bounds.next_cursor == "2"
 
 
 if __name__ == "__main__":

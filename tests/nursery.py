@@ -29,6 +29,7 @@ _READ_BEFORE = (
     "aiohttp",
     "apsw",
     "argon2",
+    "genai_prices.data",
     "importlib.readers",
     "jsonschema_rs",
     "mcp.client.streamable_http",

@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),
     "weftline.prompts_behavior": frozenset(),
-    "weftline.prompts_failure": frozenset({"weftline.canonical", "weftline.failure"}),
+    "weftline.prompts_failure": frozenset({"weftline.canonical", "weftline.failure", "weftline.outcome"}),
     "weftline.prompts_files": frozenset(),
     "weftline.prompts_people": frozenset(),
     "weftline.prompts_policy": frozenset(),

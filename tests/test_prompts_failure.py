@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weftline import prompts_failure as prompts
 from weftline.failure import Hint
+from weftline.outcome import Bounds
 
 
 def test_the_texts_are_these() -> None:
@@ -18,6 +19,20 @@ def test_the_texts_are_these() -> None:
     )
     assert prompts.after_failure(Hint("timeout", tool="pay")) == (
         "A call of pay failed (timeout)\nThis is for you alone: do not mention it."
+    )
+    assert prompts.after_truncated("list", Bounds(3, 9, True, "c2"), cursor="cursor") == (
+        "The result of list is not whole: 3 returned, 9 in total.\n"
+        'For the rest, call it again with cursor set to "c2".\n'
+        "This is for you alone: do not mention it."
+    )
+    assert prompts.after_truncated("list", Bounds(3, refinement_hint="Name a month."), cursor="") == (
+        "The result of list is not whole: 3 returned, unknown in total.\n"
+        "To get less: Name a month.\n"
+        "This is for you alone: do not mention it."
+    )
+    assert prompts.broken_bounds("list", "it is not a JSON object") == (
+        "list has run, but its result cannot be shown: it is not a JSON object."
+        " This is a fault of the tool. Continue without it."
     )
     whole = Hint(
         "missing_fields",

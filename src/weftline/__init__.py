@@ -16,6 +16,7 @@ __all__ = [
     "BasicPolicy",
     "BeforeModel",
     "Behavior",
+    "Bounded",
     "Budget",
     "Caps",
     "ChildToolGate",
@@ -30,6 +31,7 @@ __all__ = [
     "McpError",
     "McpToolGate",
     "OutputReady",
+    "Paging",
     "Policy",
     "PolicyDecision",
     "PolicyTurn",
@@ -40,6 +42,7 @@ __all__ = [
     "RunFailed",
     "RunInfo",
     "RunResult",
+    "ServerData",
     "Settings",
     "Skill",
     "SystemRendered",
@@ -55,6 +58,7 @@ __all__ = [
     "ToolGate",
     "ToolInDoubt",
     "ToolOutput",
+    "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
     "Unknown",
@@ -117,9 +121,19 @@ if TYPE_CHECKING:
     from weftline.errors import Conflict, WeftlineError
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
-    from weftline.outcome import Telemetry
+    from weftline.outcome import ServerData, Telemetry
     from weftline.server.mounted import asgi
-    from weftline.tools.base import Happened, ToolContext, ToolFailed, ToolInDoubt, ToolOutput, Unknown, WillNotHappen
+    from weftline.tools.base import (
+        Happened,
+        ToolContext,
+        ToolFailed,
+        ToolInDoubt,
+        ToolOutput,
+        ToolQuestion,
+        Unknown,
+        WillNotHappen,
+    )
+    from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.code import code
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
@@ -137,6 +151,9 @@ else:
         "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
         "BasicPolicy": "weftline.agent.policy",
+        "Bounded": "weftline.tools.bounding",
+        "Paging": "weftline.tools.bounding",
+        "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Budget": "weftline.agent.budget",
         "Caps": "weftline.agent.policy",
@@ -177,6 +194,7 @@ else:
         "ToolGate": "weftline.agent.hooks",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
+        "ToolQuestion": "weftline.tools.base",
         "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
         "Unknown": "weftline.tools.base",

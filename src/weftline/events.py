@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.failure import CallFailure
+from weftline.failure import CallFailure, Clarification
 from weftline.messages import Usage
-from weftline.outcome import Telemetry, preview_of
+from weftline.outcome import Bounds, ServerData, Telemetry, preview_of
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -111,7 +111,8 @@ class CallFellBack(Event, frozen=True):
 class CallFinished(Event, frozen=True):
     """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between.
 
-    `failure` is that of a call without `ok`, `telemetry` what the call took.
+    `failure` is that of a call without `ok`, `telemetry` what the call took, `bounds` how much of all there is it has,
+    and `server_data` what the call left for those who follow the run.
     """
 
     call_id: str
@@ -122,6 +123,8 @@ class CallFinished(Event, frozen=True):
     parent_call: str | None = None
     failure: CallFailure | None = None
     telemetry: Telemetry = Telemetry(0)
+    bounds: Bounds | None = None
+    server_data: tuple[ServerData, ...] = ()
 
     @property
     def preview(self) -> str:
@@ -181,7 +184,11 @@ class Note(Event, frozen=True):
 
 
 class AwaitOpened(Event, frozen=True):
-    """A person is asked about a call or a run. `kind` is `confirm`, `question`, `plan`, `doubt` or `deploy`."""
+    """A person is asked about a call or a run.
+
+    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification` or `deploy`. A `clarification` has one: what the
+    failed call lacks.
+    """
 
     id: str
     kind: str
@@ -190,12 +197,13 @@ class AwaitOpened(Event, frozen=True):
     args: dict[str, Any] = {}
     call_id: str = ""
     options: tuple[str, ...] = ()
+    clarification: Clarification | None = None
 
 
 class AwaitClosed(Event, frozen=True):
     """The question has its answer (`approved`, `denied`, `answered`), or needs none any more (`expired`, `withdrawn`).
 
-    `by` is who gave it; `args` are those of an approval that changed them.
+    `by` is who gave it; `args` are those of an approval that changed them; `labels` came with the answer.
     """
 
     id: str
@@ -203,6 +211,7 @@ class AwaitClosed(Event, frozen=True):
     by: str
     reason: str = ""
     args: dict[str, Any] | None = None
+    labels: dict[str, str] = {}
 
 
 class MessagesTaken(Event, frozen=True):

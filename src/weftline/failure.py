@@ -78,6 +78,17 @@ class Hint(Struct, frozen=True, omit_defaults=True):
     clarifying_question: str = ""
 
 
+class Clarification(Struct, frozen=True, omit_defaults=True):
+    """What a person is shown who is asked for what a failed call lacks."""
+
+    missing_fields: tuple[str, ...] = ()
+    restrict_to_tool: str = ""
+    """The tool that the model is to stay with, if its hint says so."""
+    example_input: dict[str, Any] | None = None
+    clarifying_prompt: str = ""
+    """What went wrong, in the hint's words."""
+
+
 class Cause(Struct, frozen=True):
     """One link of the chain of exceptions behind a failure."""
 

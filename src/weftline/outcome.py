@@ -1,13 +1,35 @@
-"""What a call's result has besides what the model reads: what the call took."""
+"""What a call's result has besides what the model reads: what the call took, its bounds, data for others."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 PREVIEW_CHARS = 140
+
+
+Audience: TypeAlias = Literal["timeline", "internal", "evidence"]
+"""Whoever follows the run; the tools and hooks of the run alone; or whoever has to prove something later."""
+
+
+class Bounds(Struct, frozen=True, omit_defaults=True):
+    """How much of all there is a result has, and how to get at the rest."""
+
+    returned: int
+    total: int | None = None
+    truncated: bool = False
+    next_cursor: str | None = None
+    refinement_hint: str = ""
+
+
+class ServerData(Struct, frozen=True, omit_defaults=True):
+    """What a call leaves besides its result, and no model ever reads: any JSON, for one audience."""
+
+    kind: str
+    data: Any
+    audience: Audience = "internal"
 
 
 class Telemetry(Struct, frozen=True, omit_defaults=True):
@@ -30,3 +52,8 @@ def preview_of(text: str) -> str:
     """The beginning of a result, on one line."""
     line = " ".join(text[: 4 * PREVIEW_CHARS].split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+
+
+def for_timeline(data: tuple[ServerData, ...]) -> tuple[ServerData, ...]:
+    """What those see who follow a run."""
+    return tuple([one for one in data if one.audience == "timeline"]) if data else ()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weftline.canonical import canonical_value
 from weftline.failure import Hint
+from weftline.outcome import Bounds
 
 _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
 _UNSPOKEN = "This is for you alone: do not mention it."
@@ -46,7 +47,24 @@ def after_failure(hint: Hint) -> str:
     return "\n".join([*lines, _UNSPOKEN])
 
 
-def _json(value: dict[str, object]) -> str:
+def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
+    total = "unknown" if bounds.total is None else str(bounds.total)
+    lines = [f"The result of {tool} is not whole: {bounds.returned} returned, {total} in total."]
+    if bounds.next_cursor and cursor:
+        lines.append(f"For the rest, call it again with {cursor} set to {_json(bounds.next_cursor)}.")
+    elif bounds.refinement_hint:
+        lines.append(f"To get less: {bounds.refinement_hint}")
+    return "\n".join([*lines, _UNSPOKEN])
+
+
+# In place of a result
+
+
+def broken_bounds(tool: str, fault: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: {fault}. This is a fault of the tool. Continue without it."
+
+
+def _json(value: object) -> str:
     return canonical_value(value).decode()
 
 

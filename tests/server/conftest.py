@@ -13,14 +13,15 @@ from weftline.cli.admin import administer
 from weftline.testing import ServerProcess
 
 from .kit import Api
-from .scripts import SCRIPTS, TOOLS
+from .scripts import LARGE_SCRIPTS, SCRIPTS, TOOLS
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), scripts=SCRIPTS, tools=TOOLS) as running:
+    scripts = SCRIPTS | LARGE_SCRIPTS
+    with ServerProcess(tmp_path_factory.mktemp("server"), scripts=scripts, tools=TOOLS) as running:
         yield running
 
 

@@ -181,12 +181,16 @@ SCRIPTS: dict[str, Any] = {
     "json_answer": {"turns": [{"text": '{"n": 4}'}]},
     "deep_answer": {"turns": [{"text": '{"a":' * 60 + '{"leaf":1}' + "}" * 60}]},
     "deep_args": {"turns": [calls({"name": "lookup", "args": deep(60)}), {"text": "heard {{tool_results.0}}"}]},
-    "many_args": {"turns": [calls(local("lookup", q=[[]] * 250_000)), {"text": "heard {{tool_results.0}}"}]},
-    "long_numbers": {"turns": [calls(local("lookup", q=[10**4_000] * 20)), {"text": "heard {{tool_results.0}}"}]},
     "long_args": {"turns": [calls(local("lookup", q="a" * 60 + "!")), {"text": "heard {{tool_results.0}}"}]},
     **{f"fails_{cls}": failing(cls) for cls in ("context_window", "invalid_request", "auth", "unknown")},
     **{f"fails_{cls}": failing(cls, retryable=False) for cls in ("rate_limit", "overloaded", "server", "timeout")},
 }
+
+LARGE_SCRIPTS: dict[str, Any] = {
+    "many_args": {"turns": [calls(local("lookup", q=[[]] * 250_000)), {"text": "heard {{tool_results.0}}"}]},
+    "long_numbers": {"turns": [calls(local("lookup", q=[10**4_000] * 20)), {"text": "heard {{tool_results.0}}"}]},
+}
+"""Apart from the others: to read them takes a server five times as long as the rest of its start."""
 
 TOOLS = '''
 """Server tools for the tests of the server."""

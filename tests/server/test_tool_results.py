@@ -255,3 +255,29 @@ async def test_an_error_may_say_what_kind_it_is_and_what_would_help(api: Api) ->
         "recovery": "replan",
         "hint": {"reason": "rate_limited", "message": "Once a minute.", "tool": "lookup", "exampleInput": {"q": "two"}},
     }
+
+
+@pytest.mark.requirement("run.await.clarification", "run.policy.missing_fields")
+async def test_what_a_clients_tool_lacks_is_asked_of_a_person(api: Api) -> None:
+    policy = {"onMissingFields": "await_clarification"}
+    hint = {
+        "reason": "missing_fields",
+        "missingFields": ["day"],
+        "clarifyingQuestion": "Which day?",
+        "message": "No day.",
+    }
+    async with waiting(api, policy=policy) as (run, call, stream):
+        assert (await api.answer(run, call, error="No day.", failure={"hint": hint})).status == 200
+        opened = await stream.until("await_opened")
+        shown = {"missingFields": ["day"], "clarifyingPrompt": "No day."}
+        assert (opened["kind"], opened["question"], opened["clarification"]) == ("clarification", "Which day?", shown)
+        [listed] = (await api.get(f"agent-runs/{run}/awaits")).json["awaits"]
+        assert (listed["id"], listed["clarification"]) == (opened["awaitId"], shown)
+        said = {"outcome": "answered", "value": "Friday.", "labels": {"desk": "7"}}
+        path = f"agent-runs/{run}/awaits/{opened['awaitId']}"
+        assert (await api.post(path, {"outcome": "approved"})).status == 400
+        assert (await api.post(path, said | {"labels": {"desk": 7}})).status == 400
+        assert (await api.post(path, said)).status == 200
+        frames = await stream.rest()
+    assert of_type(frames, "await_closed")[0]["labels"] == {"desk": "7"}
+    assert frames[-1]["ok"]

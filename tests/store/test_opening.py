@@ -344,6 +344,7 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     bad = (newest + 2, "CREATE TABLE half (a); INSERT INTO half VALUES (1); INSERT INTO nowhere VALUES (1)")
     cured = (newest + 2, "CREATE TABLE half (a); INSERT INTO half VALUES (2)")
     db = connect(tmp_path / "weftline.db")
+    migrate(db, path=tmp_path)
     with pytest.raises(StoreError):
         migrate(db, path=tmp_path, steps=[*migrations(), good, bad])
     assert schema_version(db) == newest + 1
@@ -351,6 +352,19 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     assert "added" in names and "half" not in names and not db.in_transaction
     migrate(db, path=tmp_path, steps=[*migrations(), good, cured])
     assert (schema_version(db), list(db.execute("SELECT a FROM half"))) == (newest + 2, [(2,)])
+    db.close()
+
+
+def test_a_new_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    """F78: one transaction, and one wait for the disk."""
+    newest, _ = migrations()[-1]
+    db = connect(tmp_path / "weftline.db")
+    with pytest.raises(StoreError):
+        migrate(db, path=tmp_path, steps=[*migrations(), (newest + 1, "INSERT INTO nowhere VALUES (1)")])
+    assert (schema_version(db), db.execute("SELECT 1 FROM sqlite_schema").fetchall()) == (0, [])
+    assert not db.in_transaction
+    migrate(db, path=tmp_path)
+    assert (schema_version(db), len(db.execute("SELECT id FROM store").fetchall())) == (newest, 1)
     db.close()
 
 
@@ -364,6 +378,7 @@ db = connect(folder / "weftline.db")
 db.create_scalar_function("kill", lambda: os._exit(9))
 newest, _ = migrations()[-1]
 steps = [(newest + 1, "CREATE TABLE added (a)"), (newest + 2, "CREATE TABLE half (a); SELECT kill()")]
+migrate(db, path=folder)
 migrate(db, path=folder, steps=[*migrations(), *steps])
 """
 

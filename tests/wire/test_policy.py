@@ -10,11 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from weftline.errors import InvalidRequest
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.wire.agents import agent_spec_merge
 from weftline.wire.bodies import MessageBody
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.policy import policy_within
+from weftline.wire.requests import parse_run
 from weftline.wire.sessions import effective_spec
 
 tags = st.lists(st.sampled_from("abc"), max_size=2)
@@ -93,3 +95,19 @@ def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() ->
     assert msgspec.json.decode(agent_spec_merge(stored, b'{"prompt":"x"}'))["policy"]["maxToolCalls"] == 5
     message = MessageBody(b'{"prompt":"x","policy":{"maxToolCalls":9}}', replaces_tools=False, metadata={})
     assert msgspec.json.decode(effective_spec(stored, message))["policy"]["maxToolCalls"] == 5
+
+
+@pytest.mark.requirement("run.policy.missing_fields")
+@pytest.mark.parametrize(
+    ("policy", "path"),
+    [
+        ({"onMissingFields": "ask"}, "policy.onMissingFields"),
+        ({"onMissingFields": "await_clarification", "interruptsAllowed": False}, "policy"),
+    ],
+)
+def test_a_rule_for_what_is_missing_that_cannot_be_is_refused(policy: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        parse_run(msgspec.json.encode({"prompt": "x", "policy": policy}))
+    assert [issue["path"] for issue in error.value.details["issues"]] == [path]
+    assert rule_of({"onMissingFields": "finalize"}) == PolicyRule(on_missing_fields="finalize")
+    assert rule_of({"onMissingFields": "resume"}) is None

@@ -14,6 +14,7 @@ from weftline import prompts
 from weftline.agent.above import Listener
 from weftline.agent.hooks import AwaitGate
 from weftline.canonical import canonical_value
+from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
 from weftline.runtime import ids
@@ -30,14 +31,16 @@ class Await(Struct, frozen=True, kw_only=True):
     run_id: str
     id: str
     kind: AwaitKind
-    """`confirm`, `question`, `plan`, `doubt`: what became of a call that a crash cut off, or `deploy`: whether the run
-    may go on with other code than before. `args` then has what has changed, and there is no call."""
+    """`confirm`, `question`, `plan`, `clarification`, `doubt`: what became of a call that a crash cut off, or `deploy`:
+    whether the run may go on with other code than before. `args` then has what has changed, and there is no call."""
     question: str
     name: str
     """The tool's."""
     args: dict[str, Any]
     call_id: str
     options: tuple[str, ...] = ()
+    clarification: Clarification | None = None
+    """Of a `clarification`: what the failed call lacks."""
     agent: str | None = None
     root_run_id: str
     """The run at the top, if the question is one of a subagent's."""
@@ -56,6 +59,7 @@ def shown(one: OpenAwait) -> Await:
         args=decode(body.args, type=dict[str, Any]),
         call_id=body.call,
         options=body.options,
+        clarification=body.clarification,
         agent=one.agent or one.name or None,
         root_run_id=ids.run_id(one.root, one.root_salt) if one.root_salt else ids.run_id(one.run, one.salt),
         opened_at=_time(one.opened_at),

@@ -372,6 +372,8 @@ class AgentCode:
             self._under_way -= 1
             if not self._under_way:
                 self.quiet.set()
+        if output.asks is not None:
+            return output  # there is no result yet
         output = await self._after_running(call, output, raised)
         if not output.is_error:
             self._frame.dedup.remember(call, object_of(call.args), context.state)
@@ -468,7 +470,18 @@ class AgentCode:
             seen = in_words(output.parts) if call.is_blind() else output.parts
             size, counts = output_bytes(seen), dict(call.counts)
             await self.tell(
-                points.ToolAfter(call.turn, call.id, call.name, seen, output.is_error, size, counts, display_name=shown)
+                points.ToolAfter(
+                    call.turn,
+                    call.id,
+                    call.name,
+                    seen,
+                    output.is_error,
+                    size,
+                    counts,
+                    output.bounds,
+                    output.server_data,
+                    display_name=shown,
+                )
             )
         return output
 

@@ -21,6 +21,7 @@ from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
+from weftline.outcome import Bounds, ServerData
 from weftline.providers.base import ProviderError
 from weftline.tools.asking import Ask, misfit
 from weftline.tools.coercion import Coercion
@@ -428,6 +429,10 @@ class ToolAfter(CallPoint, name="tool_after"):
     is_error: bool
     output_bytes: int
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    bounds: Bounds | None = None
+    """Of a part of something larger."""
+    server_data: tuple[ServerData, ...] = ()
+    """What the call left besides, which no model reads."""
 
 
 @dataclass(eq=False)

@@ -53,6 +53,9 @@ class Policy:
     denied_tags: Sequence[str] | None = None
     tag_clauses: Sequence[TagClause] | None = None
     """Each has to hold for a tool."""
+    on_missing_fields: Literal["resume", "finalize", "await_clarification"] | None = None
+    """What follows the first result of a turn that lacks something: the next turn, the final one, or a question to a
+    person."""
     interrupts_allowed: bool | None = None
     """Whether the run may be paused and may ask people."""
 
@@ -76,6 +79,13 @@ class Policy:
             raise ValueError(f'failure_counting is "turn" or "call", not {self.failure_counting!r}')
         if not isinstance(cast(object, self.interrupts_allowed), bool | None):
             raise ValueError(f"interrupts_allowed is True or False, not {self.interrupts_allowed!r}")
+        if self.on_missing_fields not in (None, "resume", "finalize", "await_clarification"):
+            words = '"resume", "finalize" or "await_clarification"'
+            raise ValueError(f"on_missing_fields is {words}, not {self.on_missing_fields!r}")
+        if self.on_missing_fields == "await_clarification" and self.interrupts_allowed is False:
+            raise ValueError(
+                'on_missing_fields="await_clarification" asks people, which interrupts_allowed=False forbids'
+            )
 
     @property
     def rule(self) -> PolicyRule | None:
@@ -95,6 +105,7 @@ class Policy:
             allowed_tags=None if self.allowed_tags is None else tuple(self.allowed_tags),
             denied_tags=tuple(self.denied_tags or ()),
             tag_clauses=tuple(self.tag_clauses or ()),
+            on_missing_fields=None if self.on_missing_fields == "resume" else self.on_missing_fields,
         )
         return None if rule == _NO_RULE else rule
 

@@ -20,7 +20,7 @@ from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
-from weftline.outcome import telemetry_of
+from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
 
@@ -130,6 +130,8 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         parent_call=head.parent or None,
         failure=_failure(head, closed, text) if head.is_error else None,
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
+        bounds=closed.bounds,
+        server_data=for_timeline(closed.server_data),
     )
 
 
@@ -151,13 +153,16 @@ def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
         args=object_of(asked.args),
         call_id=asked.call,
         options=asked.options,
+        clarification=asked.clarification,
     )
 
 
 def _answered(head: log.AwaitClosed, body: bytes) -> AnyEvent:
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     args = None if answer.args is UNSET else object_of(answer.args)
-    return events.AwaitClosed(id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args)
+    return events.AwaitClosed(
+        id=head.id, outcome=head.outcome, by=head.by, reason=answer.reason, args=args, labels=answer.labels
+    )
 
 
 def _taken(head: log.MessagesTaken, body: bytes) -> AnyEvent:

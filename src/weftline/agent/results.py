@@ -9,7 +9,7 @@ from msgspec import Struct
 from weftline.errors import WeftlineError
 from weftline.failure import Failure
 from weftline.messages import Message, Usage
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """Of a call without `ok`: its kind, what is to follow, a hint, and the causes."""
     telemetry: Telemetry = Telemetry(0)
     """What it took."""
+    bounds: Bounds | None = None
+    """How much of all there is its result has."""
+    server_data: tuple[ServerData, ...] = ()
+    """All that it left besides, whoever it is for."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):

@@ -199,12 +199,16 @@ class Run(Generic[OutputT]):
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
         await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
 
-    async def answer(self, await_id: str, value: Any, *, by: str = NAMELESS) -> None:
+    async def answer(
+        self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
+    ) -> None:
         """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
 
         Several questions of one call are answered with a list, in their order, or with a text that answers them all.
+        The answer to a clarification is a text, which the model reads; an empty one lets it go on without. `labels` are
+        kept with the answer.
         """
-        await self._say(await_id, Answer(outcome="answered", value=value), by=by)
+        await self._say(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
 
     def below(self, run_id: str) -> Run[object]:
         """A run that this one, or one below it, began: to answer what it asks."""
@@ -264,7 +268,7 @@ class _Told:
             self._conversation.take(head, item.body)
 
     def _take_call(self, head: CallClosed, body: bytes) -> None:
-        event = finished_call(head, body)
+        event, closed = finished_call(head, body), bodies.decode_closed(body)
         args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
         self._calls.append(
             CallRecord(
@@ -276,8 +280,10 @@ class _Told:
                 how=head.how,
                 turn=head.turn,
                 parent_call=head.parent or None,
-                failure=_failure(event, bodies.decode_closed(body).failure),
+                failure=_failure(event, closed.failure),
                 telemetry=event.telemetry,
+                bounds=closed.bounds,
+                server_data=closed.server_data,
             )
         )
 

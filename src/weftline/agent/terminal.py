@@ -135,4 +135,11 @@ def _doubt(gate: Asked) -> None:
         gate.deny()
 
 
-_ASKED = {"confirm": _confirm, "question": _question, "plan": _plan, "doubt": _doubt, "deploy": _confirm}
+_ASKED = {
+    "confirm": _confirm,
+    "question": _question,
+    "plan": _plan,
+    "doubt": _doubt,
+    "clarification": _question,
+    "deploy": _confirm,
+}

@@ -26,7 +26,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--kind", type=click.Choice(["confirm", "question", "plan", "doubt", "deploy"]), help="Only these.")
+@click.option(
+    "--kind", type=click.Choice(["confirm", "question", "plan", "doubt", "clarification", "deploy"]), help="Only these."
+)
 @click.option("--run", metavar="RUN", help="Only what this run, and those below it, ask.")
 @click.option("--agent", metavar="NAME", help="Only what runs of this agent ask.")
 @click.option("--name", metavar="TOOL", help="Only about calls of this tool.")

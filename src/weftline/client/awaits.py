@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from weftline.client.http import Http
 from weftline.client.results import Page, decoded
+from weftline.wire.hints import WireClarification
 
 _PAGE = 200
 
@@ -23,7 +24,7 @@ class Await(Struct, frozen=True, rename="camel"):
     id: str
     run_id: str
     kind: str
-    """`confirm`, `question`, `plan`, `doubt` (what became of a call that a crash cut off) or `deploy`."""
+    """`confirm`, `question`, `plan`, `clarification`, `deploy`, or `doubt`: what became of a call that was cut off."""
     question: str = ""
     name: str = ""
     """The tool's."""
@@ -33,6 +34,8 @@ class Await(Struct, frozen=True, rename="camel"):
     options: tuple[str, ...] = ()
     multiple: bool = False
     """Whether several of the options may be chosen."""
+    clarification: WireClarification | None = None
+    """Of a `clarification`: what the failed call lacks."""
     root_run_id: str = ""
     """The run at the top, if the question is one of a subagent's."""
     session_id: str | None = None
@@ -110,9 +113,12 @@ class RunPeople:
         """Does not allow a call, or does not answer a question. The model reads the reason."""
         return await answer(self._http, self.id, await_id, {"outcome": "denied", "reason": reason})
 
-    async def answer(self, await_id: str, value: Any) -> Answered:
+    async def answer(self, await_id: str, value: Any, *, labels: Mapping[str, str] | None = None) -> Answered:
         """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
-        return await answer(self._http, self.id, await_id, {"outcome": "answered", "value": value})
+        said: dict[str, Any] = {"outcome": "answered", "value": value}
+        if labels:
+            said["labels"] = dict(labels)
+        return await answer(self._http, self.id, await_id, said)
 
     async def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
         """Lets what is under way come to its end; nothing begins after it until the run is resumed."""

@@ -19,7 +19,7 @@ from weftline.client.usage import spent_of, usage_of
 from weftline.events import AnyEvent, Event
 from weftline.net.sse import SseEvent
 from weftline.outcome import Telemetry
-from weftline.wire.hints import WireFailure, WireTelemetry
+from weftline.wire.hints import WireBounds, WireClarification, WireFailure, WireTelemetry
 
 S = TypeVar("S", bound=Struct)
 
@@ -187,6 +187,9 @@ def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyE
         fields = _read(shape, payload) | {"run_id": run_id, "seq": seq}
         if shape is events.CallFinished:
             fields |= _outcome(payload)
+        elif shape is events.AwaitOpened:
+            about = _known(payload, "clarification", WireClarification)
+            fields["clarification"] = None if about is None else about.clarification
         elif shape is events.ChildEnded or shape is events.ContextCompacted:
             fields["usage"] = usage_of(payload)
         elif kind == "local_tool_call":
@@ -236,6 +239,8 @@ def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
         "result": result if isinstance(result, str) else msgspec.json.encode(result).decode(),
         "how": text_of(payload, "how") or closed,
         "failure": None if (failure := _known(payload, "failure", WireFailure)) is None else failure.failure,
+        "bounds": None if (bounds := _known(payload, "bounds", WireBounds)) is None else bounds.bounds,
+        "server_data": payload.get("serverData") or (),
         "telemetry": Telemetry(0) if (took := _known(payload, "telemetry", WireTelemetry)) is None else took.telemetry,
     }
 

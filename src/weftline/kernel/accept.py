@@ -135,9 +135,16 @@ def _answers(s: State, head: AwaitClosed) -> bool:
 
 
 def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
-    """A tool that was asked about a call begun before a crash does not know, and the run's rule is to ask a person."""
+    """A tool asks a person in place of giving a result; or it was asked about a call begun before a crash, does not
+    know, and the run's rule is to ask a person.
+    """
     call = _call(s, head)
-    if call is None or s.control.cancel or head.kind != "doubt" or s.limits.in_doubt != "ask":
+    if call is None or s.control.cancel:
+        return False
+    if head.kind == "question":
+        asks = call.stage == "started" and not call.lost and not call.asked_back and call.child is None
+        return asks and call.attempt == attempt and s.limits.interrupts_allowed and head.id not in s.questions.open
+    if head.kind != "doubt" or s.limits.in_doubt != "ask":
         return False
     lost = call.stage == "started" and call.lost and call.effect == "reconcile" and call.attempt == attempt
     return lost and not call.awaiting and head.id not in s.questions.open

@@ -70,6 +70,8 @@ class Call(_Room, frozen=True):
     """The tool that carries it out in place of its client, which is gone."""
     recovery: Recovery | None = None
     """What is to follow from its failure: what was asked for, or that it can be corrected."""
+    asked_back: bool = False
+    """It has begun, and its tool has asked a person something in place of a result."""
     host: bool = False
     """It may ask for further calls while it runs."""
     parent: int | None = None
@@ -124,8 +126,15 @@ class Batch(_Room, frozen=True):
     """In a run with a policy: how many of those that count have succeeded."""
     bad: int = 0
     """And how many have failed."""
+    lacking: int | None = None
+    """The first call whose failure says that something is missing, until a person is asked for it."""
     nested: int = 0
     """How many calls other calls asked for. They come after those of the model."""
+
+    @property
+    def busy(self) -> int:
+        """How many of its calls are at work: not those whose tools have asked a person."""
+        return len([index for index in self.running if not self.calls[index].asked_back])
 
     @property
     def own(self) -> tuple[Call, ...]:

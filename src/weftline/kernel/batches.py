@@ -48,8 +48,10 @@ def carry_on(s: State) -> Decision:
         return refused
     if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
         return _admit(s)
-    if not batch.unclosed:
+    if not batch.unclosed and not s.questions.open:
         return _after(s)
+    if s.questions.open and s.control.queue and (withdrawn := _not_waited_for(s)):
+        return Decision(tuple(withdrawn))
     if batch.grants and (again := _outdated(s)):
         return Decision(tuple(again))
     due_at = s.questions.due_at
@@ -74,6 +76,8 @@ def carry_on(s: State) -> Decision:
         if call.child is not None:
             if call.child_ended:
                 start.append(FinishChild(s.turn - 1, index))
+        elif call.asked_back:
+            _answered_back(s, index, call, append)
         elif not call.lost:
             if not s.is_waiting(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
@@ -106,7 +110,7 @@ def _consult(s: State, start: list[Command]) -> None:
     for index, call in enumerate(batch.calls):
         if call.parent is not None:
             break
-        if call.gated and (batch.concurrent or call.client is not None or (index == front and not batch.running)):
+        if call.gated and (batch.concurrent or call.client is not None or (index == front and not batch.busy)):
             start.append(Consult(s.turn - 1, index))
     if batch.nested:
         first = batch.next_nested(s.limits.max_concurrent_calls)
@@ -172,6 +176,29 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
         append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
 
 
+def _answered_back(s: State, index: int, call: Call, append: list[New]) -> None:
+    """A call whose tool has asked a person: the answer is its result."""
+    if call.awaiting:
+        return
+    if call.verdict == "answered":
+        append.append(closed(s, index, "returned", "", is_error=False))
+    else:
+        append.append(closed(s, index, "denied", ""))
+
+
+def _not_waited_for(s: State) -> list[New]:
+    """Closes what tools have asked, and what failed calls lack, if somebody has something to say meanwhile."""
+    append: list[New] = []
+    idle = all(s.batch.calls[index].asked_back or s.is_waiting(index) for index in s.batch.running)
+    if idle and not s.control.paused and _is_steered(s):
+        for index, call in enumerate(s.batch.calls):
+            if call.awaiting and call.stage == "closed":
+                append.append(await_closed(s, index, "withdrawn"))
+            elif call.awaiting and call.asked_back:
+                append += [await_closed(s, index, "withdrawn"), closed(s, index, "skipped", prompts.SKIPPED)]
+    return append
+
+
 def _begin(s: State, append: list[New], start: list[Command]) -> None:
     """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead.
 
@@ -180,9 +207,9 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
     batch = s.batch
     calls, index = batch.own, batch.next
     if batch.concurrent:
-        free = s.limits.max_concurrent_calls - len(batch.running)
+        free = s.limits.max_concurrent_calls - batch.busy
     else:
-        free = 0 if batch.running else 1
+        free = 0 if batch.busy else 1
         if free and _is_steered(s):
             _skip(s, append)
             return
@@ -407,6 +434,13 @@ def _after(s: State) -> Decision:
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
+    match policies.lacks_something(s):
+        case "finalize":
+            return Decision((_force_final("tool_failure"),))
+        case "await_clarification" if s.batch.lacking is not None:
+            return Decision((_ask(s, s.batch.lacking, "clarification"),))
+        case _:
+            pass
     limits, streak = s.limits, s.guards.streak
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:

@@ -14,9 +14,9 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Failure
+from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -110,6 +110,10 @@ class AwaitBody(Struct, omit_defaults=True):
     args: Raw
     options: tuple[str, ...] = ()
     multiple: bool = False
+    by_tool: bool = False
+    """The call has begun, and its tool asks in place of giving a result."""
+    clarification: Clarification | None = None
+    """What a failed call lacks."""
 
 
 class Pattern(Struct, omit_defaults=True):
@@ -135,6 +139,8 @@ class AnswerBody(Struct, omit_defaults=True):
     remember: Pattern | None = None
     sent: str = ""
     """Digest of the answer as it was given: whoever gives it again is told the same."""
+    labels: dict[str, str] = {}
+    """Whoever answered has given it these."""
 
 
 class RenderedBody(Struct, omit_defaults=True):
@@ -176,6 +182,10 @@ class ClosedBody(Struct, omit_defaults=True):
     """Of an error: what is known about it besides its text and how the call was closed."""
     telemetry: Telemetry | None = None
     """What the call took, as far as its tool has said so."""
+    bounds: Bounds | None = None
+    """Of a part of something larger."""
+    server_data: tuple[ServerData, ...] = ()
+    """What no model reads."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):

@@ -96,7 +96,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     calls = list(batch.calls)
     for index in batch.running:
         call = calls[index]
-        if call.child is not None or call.awaiting:
+        if call.child is not None or call.awaiting or call.asked_back:
             continue  # it is a run of its own, which is not lost; or a person is asked about it already
         present = effects.get(call.tool, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
@@ -124,19 +124,36 @@ def gated(s: State, head: CallGated) -> State | None:
 def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
     if head.kind == "deploy":
         return _held(s, head, at)
-    call, questions = _unclosed(s, head), s.questions
+    call, questions = _asked_about(s, head), s.questions
     if call is None or call.awaiting or call.gated or head.id in questions.open:
-        return None
-    if not (call.stage == "started" and call.lost if head.kind == "doubt" else call.stage == "asked"):
         return None
     deadline_at = None if head.timeout_us is None else at + head.timeout_us
     asked = replace(call, awaiting=head.id, awaits=call.awaits + 1, grant=None)
+    if call.stage == "started" and not call.lost:
+        asked = replace(asked, asked_back=True)
+    batch = _changed(s.batch, head.index, asked)
     return replace(
         s,
         version=s.version + 1,
-        batch=_changed(s.batch, head.index, asked),
+        batch=replace(batch, lacking=None) if head.kind == "clarification" else batch,
         questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind, asked_at=at)),
     )
+
+
+def _asked_about(s: State, head: AwaitOpened) -> Call | None:
+    """The call that a person may be asked this about, at this stage."""
+    if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
+        return None
+    call = s.batch.calls[head.index]
+    match head.kind:
+        case "clarification":
+            return call if s.batch.lacking == head.index and not s.batch.unclosed else None
+        case "doubt":
+            return call if call.stage == "started" and call.lost else None
+        case "question" if call.stage == "started":
+            return call if not call.lost and not call.asked_back and call.child is None else None
+        case _:
+            return call if call.stage == "asked" else None
 
 
 def _held(s: State, head: AwaitOpened, at: int) -> State | None:
@@ -167,11 +184,16 @@ def _let_go(s: State, head: AwaitClosed) -> State | None:
 def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
     if head.index == OF_RUN:
         return _let_go(s, head)
-    call, question = _unclosed(s, head), s.questions.open.get(head.id)
-    if call is None or question is None or call.awaiting != head.id:
+    question = s.questions.open.get(head.id)
+    if question is None or head.turn != s.turn - 1 or question.index != head.index:
+        return None
+    call = s.batch.calls[head.index]
+    if call.awaiting != head.id:
         return None
     call = replace(call, awaiting="")
     match head.outcome:
+        case _ if question.kind == "clarification":
+            pass  # the call has its result, and the answer is a message
         case "approved" if question.kind == "confirm" or question.kind == "doubt":
             grant = Grant(head.digest, at + s.limits.grant_ttl_us)
             call = replace(call, grant=grant, digest=head.digest)
@@ -276,9 +298,15 @@ def closed(s: State, head: CallClosed) -> State | None:
         running=running,
         next=_cursor(batch, calls, head.index),
         bytes=batch.bytes + (max(head.size, 0) if call.parent is None else 0),
+        lacking=head.index if _lacks(batch, head) else batch.lacking,
     )
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return policies.call_closed(after, call, head)
+
+
+def _lacks(batch: Batch, head: CallClosed) -> bool:
+    """Whether it is the first call so far whose failure says that something is missing."""
+    return head.hint == "missing_fields" and not head.parent and (batch.lacking is None or head.index < batch.lacking)
 
 
 def await_id(turn: int, index: int, call: Call) -> str:

@@ -81,11 +81,18 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
             continue
         if call.stage == "asked":
             append += blocked(s, index, how, closing)
-        elif call.stage == "started" and (call.effect != "read" if call.child is None else call.waits_for_child):
+        elif call.stage == "started" and _may_have_happened(call):
             append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
         else:
             append.append(closed(s, index, how, closing))
     return append
+
+
+def _may_have_happened(call: Call) -> bool:
+    """Whether a call that has begun and has no result may have done something. A tool that asked back has ended."""
+    if call.asked_back:
+        return False
+    return call.effect != "read" if call.child is None else call.waits_for_child
 
 
 def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> AttemptFailed:

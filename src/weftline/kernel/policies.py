@@ -19,7 +19,16 @@ from weftline import prompts_policy
 from weftline.kernel import compaction
 from weftline.kernel.endings import await_closed, blocked, closed, end, settled
 from weftline.kernel.entries import CallClosed, Fact, How
-from weftline.kernel.policy import GRACE_US, Cap, CapReached, PolicyDecided, PolicyRule, RunUnattended, tighter
+from weftline.kernel.policy import (
+    GRACE_US,
+    Cap,
+    CapReached,
+    MissingFields,
+    PolicyDecided,
+    PolicyRule,
+    RunUnattended,
+    tighter,
+)
 from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New, State
 
 _COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
@@ -86,6 +95,15 @@ def before_batch(s: State) -> Decision | None:
         refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
         return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
     return Decision(tuple(append)) if append else None
+
+
+def lacks_something(s: State) -> MissingFields | None:
+    """What is to follow from the results of a turn of which one says that something is missing; None for nothing."""
+    rule = s.limits.policy
+    if rule is None or s.batch.lacking is None or s.guards.final or s.policy.reached or s.guards.given_up:
+        return None
+    asks = rule.on_missing_fields == "await_clarification"
+    return None if asks and not s.limits.interrupts_allowed else rule.on_missing_fields
 
 
 def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | CapReached | None:
@@ -219,7 +237,7 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
             append.append(await_closed(s, index, "withdrawn"))
         if call.stage == "asked":
             append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
-        elif call.stage == "opened" and call.client is None:
+        elif (call.stage == "opened" and call.client is None) or call.asked_back:
             append.append(closed(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN))
         else:
             in_doubt = call.client is None and call.effect not in _REPEATABLE

@@ -33,6 +33,14 @@ def tighter(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
 
 
+MissingFields: TypeAlias = Literal["finalize", "await_clarification"]
+
+
+def _stricter(one: MissingFields | None, other: MissingFields | None) -> MissingFields | None:
+    """Of two rules for a result that lacks something, the one that leaves less to the model."""
+    return "finalize" if "finalize" in (one, other) else one or other
+
+
 class TagClause(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Holds for a tool with at least one of `allowed_any`, unless that is None, and none of `denied_any`."""
 
@@ -61,6 +69,8 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A tool needs one of these; with none here, no tool is left."""
     denied_tags: tuple[str, ...] = ()
     tag_clauses: tuple[TagClause, ...] = ()
+    on_missing_fields: MissingFields | None = None
+    """What follows a result that lacks something: the final turn, a question to a person, or just the next turn."""
     engine: bool = False
     """Whether code of the agent's is asked about each turn with calls."""
 
@@ -104,6 +114,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
             allowed_tags=above.allowed_tags if self.allowed_tags is None else self.allowed_tags,
             denied_tags=tuple(dict.fromkeys((*above.denied_tags, *self.denied_tags))),
             tag_clauses=tuple(clauses),
+            on_missing_fields=_stricter(above.on_missing_fields, self.on_missing_fields),
             engine=above.engine or self.engine,
         )
 

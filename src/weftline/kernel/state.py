@@ -280,7 +280,7 @@ class State(Room, frozen=True):
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
         if self.attempt.open or self.compaction.open:
             return True
-        return any(call.child is None and not call.awaiting for call in self._running)
+        return any(call.child is None and not call.awaiting and not call.asked_back for call in self._running)
 
     def is_waiting(self, index: int) -> bool:
         """Whether a call that asked for others cannot go on before somebody outside has moved one of those."""
@@ -321,9 +321,9 @@ class State(Room, frozen=True):
             return False
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
-        if batch.running and (not batch.concurrent or len(batch.running) >= limits.max_concurrent_calls):
+        if batch.busy and (not batch.concurrent or batch.busy >= limits.max_concurrent_calls):
             return True  # nothing begins beside a call in doubt, or one that waits for those that it asked for
-        if not batch.running and any(message.mode == "steer" for message in self.control.queue):
+        if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
         return all(
             call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child)

@@ -31,10 +31,10 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "deploy"]
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "clarification", "deploy"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
-answer is the call's result; or what became of a call that a crash cut off. One kind is about the run itself: whether it
-may go on with other code than before.
+answer is the call's result; what became of a call that a crash cut off; or what a failed call lacks, where the answer
+is a message to the model. One kind is about the run itself: whether it may go on with other code than before.
 """
 AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
 """How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
@@ -47,6 +47,7 @@ ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
     "question": frozenset({"answered", "denied"}),
     "plan": frozenset({"approved", "answered", "denied"}),
     "doubt": frozenset({"approved", "answered", "denied"}),
+    "clarification": frozenset({"answered", "denied"}),
     "deploy": frozenset({"approved", "denied"}),
 }
 """What a person may say to an await of each kind."""

@@ -45,6 +45,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     args: dict[str, Any] | None = None
     value: Any = None
     reason: str = ""
+    labels: dict[str, str] = {}
+    """Kept with the answer."""
     remember: Pattern | None = None
     """Later calls of the run that are approved with this one. A pattern without a tool is for that of the call."""
     request: str = ""
@@ -55,6 +57,7 @@ class Answer(Struct, frozen=True, kw_only=True):
         """The same for the same answer."""
         try:
             said = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
+            said = [*said, self.labels] if self.labels else said
             return digest(canonical_value([*said, self.request] if self.request else said))
         except NotCanonical as error:
             raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
@@ -120,8 +123,21 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
 
 def _fault(run: LiveRun, question: Question, value: object) -> str:
     """What is wrong with the answer to a question; "" if nothing is."""
+    if question.kind == "clarification":  # an empty answer is one, too
+        return "" if isinstance(value, str) else "must be a text"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
-    return misfit(asked or AskBody(""), value)
+    if not needs_tools(run, question):
+        return misfit(asked or AskBody(""), value)
+    if asked is not None and asked.options and (fault := misfit(asked, value)):
+        return fault
+    tool = (run.work.toolbox or EMPTY).get(run.state.batch.calls[question.index].name)
+    check = getattr(tool, "result_fault", None)
+    return "" if check is None else check(value)
+
+
+def needs_tools(run: LiveRun, question: Question) -> bool:
+    """Whether an answer is checked by the tool that asked for it."""
+    return question.kind == "question" and run.state.batch.calls[question.index].asked_back
 
 
 def _too_large(answer: Answer) -> list[Issue]:
@@ -180,10 +196,10 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
             raise _misfit(Issue("remember", "the pattern does not cover the call itself"))
     value = UNSET if answer.value is None else Raw(canonical_value(answer.value))
     if question.kind == "plan":  # the call stays as the model made it: another plan is what is said to it
-        body = AnswerBody(UNSET, Raw(final) if changed else value, answer.reason, remember, sent)
+        body = AnswerBody(UNSET, Raw(final) if changed else value, answer.reason, remember, sent, answer.labels)
         changed = False
     else:
-        body = AnswerBody(Raw(final) if changed else UNSET, value, answer.reason, remember, sent)
+        body = AnswerBody(Raw(final) if changed else UNSET, value, answer.reason, remember, sent, answer.labels)
     head = AwaitClosed(
         run.state.turn - 1,
         question.index,

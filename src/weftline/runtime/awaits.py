@@ -11,13 +11,15 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from weftline import prompts_failure
 from weftline import prompts_people as prompts
 from weftline.canonical import canonical, canonical_value
+from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AnswerBody, AskBody, AwaitBody, Pattern
 from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
-from weftline.kernel.state import Call, Reconcile, State
+from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.tools.asking import Ask, ask_of
@@ -84,6 +86,8 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
 def question_of(index: int, work: WorkingSet) -> AskBody | None:
     """What people are asked about a call of the latest turn, as the log has it."""
     conversation = work.conversation
+    if index in conversation.asked_back:
+        return conversation.asked_back[index]
     gated = conversation.gated.get(index)
     if gated is not None and gated.ask is not None:
         return gated.ask
@@ -93,12 +97,34 @@ def question_of(index: int, work: WorkingSet) -> AskBody | None:
 def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
     args = work.conversation.args
     shown = Raw(args[head.index] if head.index < len(args) else b"{}")
+    if head.kind == "clarification":
+        return _clarification(call, head, work, shown)
     asked = question_of(head.index, work)
     if head.kind == "doubt":
         return AwaitBody(f"Did this call of {call.name} take effect?", call.id, call.name, shown)
     if asked is None:
         return AwaitBody(f"May {call.name} be called?", call.id, call.name, shown)
     return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple)
+
+
+def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -> AwaitBody:
+    """Asks for what a failed call lacks, in the words of its hint."""
+    hint = work.conversation.hints.get(head.index) or Hint("missing_fields", tool=call.name)
+    about = Clarification(
+        hint.missing_fields, hint.tool if hint.restrict_to_tool else "", hint.example_input, hint.message
+    )
+    question = hint.clarifying_question or prompts_failure.what_to_call(call.name)
+    return AwaitBody(question, call.id, call.name, args, clarification=about)
+
+
+def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: Ask) -> Draft:
+    """Puts the question with which a tool has ended to a person."""
+    timeout_us = state.limits.await_timeout_us if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
+    id = await_id(command.turn, command.index, call)
+    head = AwaitOpened(command.turn, command.index, id, "question", call.digest, timeout_us)
+    shown = Raw(work.conversation.args[command.index])
+    body = AwaitBody(ask.prompt, call.id, call.name, shown, ask.options, ask.multiple, by_tool=True)
+    return Draft(head, bodies.encode(body))
 
 
 def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingSet) -> Draft:
@@ -119,7 +145,10 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
 def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
     """What the model reads of a person's answer; "" if that is not what closes the call."""
     closed, answer = work.conversation.answers[head.index]
-    kind = "doubt" if call.asks is None or call.stage == "started" else call.asks.kind
+    if call.asked_back:
+        kind = "question"
+    else:
+        kind = "doubt" if call.asks is None or call.stage == "started" else call.asks.kind
     match head.how:
         case "denied":
             return _refused(kind, answer.reason, expired=closed.outcome == "expired")

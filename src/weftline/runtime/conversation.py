@@ -18,11 +18,14 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.canonical import canonical_value
 from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
+    AskBody,
     AskedBody,
+    AwaitBody,
     ClosedBody,
     EndedBody,
     GatedBody,
@@ -38,6 +41,7 @@ from weftline.kernel.entries import (
     OF_RUN,
     AttemptFailed,
     AwaitClosed,
+    AwaitOpened,
     CallAsked,
     CallClosed,
     CallGated,
@@ -66,6 +70,7 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
+from weftline.outcome import Bounds
 from weftline.plan import RunPlan
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.spending import BYTES_PER_TOKEN
@@ -78,6 +83,7 @@ _PARTS = (
     TurnCompleted,
     CallAsked,
     CallGated,
+    AwaitOpened,
     AwaitClosed,
     ChildEnded,
     CallClosed,
@@ -144,6 +150,8 @@ class Conversation:
         """What the gates made of the latest turn's calls, by index."""
         self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
         """What people said about the latest turn's calls, by index."""
+        self.asked_back: dict[int, AskBody] = {}
+        """What tools of the latest turn have asked people in place of giving a result, by index."""
         self.allowed: list[tuple[str, Pattern]] = []
         """Approvals that cover later calls, too, with the ids of their awaits."""
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
@@ -178,7 +186,11 @@ class Conversation:
         """Of the latest turn's calls, by index."""
         self.hints: dict[int, Hint] = {}
         """What would help after those that failed."""
+        self.bounds: dict[int, Bounds] = {}
+        """Of those that are truncated."""
         self._open = 0
+        self._clarifying = ""
+        """The await that asks for what a failed call lacks."""
         self._asked: dict[int, Asked] = {}
         self.nested: dict[int, list[Nested]] = {}
         """What calls of the latest turn asked for and what they were answered, in the order of the log, by the index of
@@ -347,6 +359,8 @@ class Conversation:
                     self._answer_further(head.index, result)
                     return
                 self.results[head.index] = result
+                if closed.bounds is not None and closed.bounds.truncated:
+                    self.bounds[head.index] = closed.bounds
                 if head.is_error:
                     self._hint(head, closed)
                 self._grow(len(body))
@@ -357,6 +371,8 @@ class Conversation:
                     self._after_results = ()
             case CallGated():
                 self._gate(head.index, bodies.decode_gated(body))
+            case AwaitOpened():
+                self._ask(head, bodies.decode_await(body))
             case AwaitClosed():
                 self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
             case ChildEnded():
@@ -419,6 +435,7 @@ class Conversation:
         self.failure = self.partial = self.rejected = ""
         self.gated = {}
         self.answers = {}
+        self.asked_back = {}
         self.children = {}
         self._after_results = ()
         self._open = len(head.calls)
@@ -426,6 +443,7 @@ class Conversation:
         self.nested = {}
         self.results = {}
         self.hints = {}
+        self.bounds = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
@@ -450,7 +468,19 @@ class Conversation:
         if gated.args is not UNSET:
             self.args[index] = bytes(gated.args)
 
+    def _ask(self, head: AwaitOpened, asked: AwaitBody) -> None:
+        if asked.clarification is not None:
+            self._clarifying = head.id
+        if asked.by_tool:
+            self.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
+
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        if head.id == self._clarifying:
+            # The call has its result: this is what it lacked, in a person's own words.
+            text = _in_words(answer)
+            if text:
+                self._add(User.of(text), len(text))
+            return
         if head.index == OF_RUN:
             if head.outcome == "approved":
                 self.approved.add(head.id)
@@ -484,6 +514,11 @@ class Conversation:
     def _grow(self, size: int) -> None:
         self.size += size
         self._whole_size += size
+
+
+def _in_words(answer: AnswerBody) -> str:
+    value: object = answer.reason if answer.value is UNSET else decode(answer.value)
+    return value.strip() if isinstance(value, str) else canonical_value(value).decode()
 
 
 def _call_ids(messages: Iterable[Message]) -> dict[str, None]:

@@ -45,7 +45,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
-from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, require_askable
+from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
@@ -434,6 +434,9 @@ class EmbeddedEngine(StoredRuns):
             await self._opener.open_tools(run)
             args = await edited(run, name, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
+        elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
+            await self._opener.open_tools(run)
+            run = await self._residents.load(key)
         question, ended = open_await(run.state, await_id), run.state.ended
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
@@ -455,18 +458,12 @@ class EmbeddedEngine(StoredRuns):
             self._log.require_well()
             await self._append(run, head)
         if run.state.open_children:
-            await self._until_ended(run)  # they go first
+            await self._hub.until_ended(
+                run.key, run.id, after=run.log.durable, workspace=run.workspace
+            )  # they go first
             run = await self._residents.load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
-
-    async def _until_ended(self, run: LiveRun) -> None:
-        follower = self._hub.follow(run.key, run.id, after=run.log.durable, workspace=run.workspace)
-        try:
-            while await follower.next() is not None:
-                pass
-        finally:
-            follower.close()
 
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None

@@ -214,6 +214,15 @@ class Hub:
         """Raises as `reserve` does."""
         return self.reserve(workspace).follow(run, run_id, after=after)
 
+    async def until_ended(self, run: int, run_id: str, *, after: int, workspace: int) -> None:
+        """Returns when the run has ended, or the server is stopping."""
+        follower = self.follow(run, run_id, after=after, workspace=workspace)
+        try:
+            while await follower.next() is not None:
+                pass
+        finally:
+            follower.close()
+
     def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
         """For a place that is taken already."""
         subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)

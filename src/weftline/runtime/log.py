@@ -36,6 +36,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime import ids
+from weftline.runtime.batching import Turns
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, RunLog, Waiter
 from weftline.store.awaits import NewAwait
@@ -44,7 +45,6 @@ from weftline.store.budgets import Booking
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH_BYTES = 4 * 1024 * 1024
 ITEM_BYTES = 64
 """The overhead of an item beyond its content."""
 STATE_BYTES = 8 * 1024
@@ -92,6 +92,7 @@ class Log:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._touched: list[LiveRun] = []
+        self._turns = Turns()
         self._kicked = False
         self._flushing: asyncio.Future[Any] | None = None
         """The flush or the probe that is under way."""
@@ -317,9 +318,10 @@ class Log:
         return []
 
     def _take(self) -> _Batch:
-        """Everything waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
+        """What is waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
         batch = _Batch([], [], [])
-        for run in self._waiting():
+        waiting, self._touched = self._turns.divide(self._touched)
+        for run in waiting:
             try:
                 batch.writes.append(self._complete(run))
             except Exception as error:
@@ -331,29 +333,6 @@ class Log:
                 batch.runs.append(run)
                 batch.drafts.append(run.log.taken_drafts())
         return batch
-
-    def _waiting(self) -> list[LiveRun]:
-        """Those with something to write; if that is more than a batch holds, workspaces take turns."""
-        touched = self._touched
-        if sum([run.log.size for run in touched]) <= MAX_BATCH_BYTES:
-            self._touched = []
-            return touched
-        queues: dict[int, list[LiveRun]] = {}
-        for run in touched:
-            queues.setdefault(run.workspace, []).append(run)
-        taken: list[LiveRun] = []
-        size = 0
-        while queues and size <= MAX_BATCH_BYTES:
-            for workspace in list(queues):
-                run = queues[workspace].pop(0)
-                if not queues[workspace]:
-                    del queues[workspace]
-                taken.append(run)
-                size += run.log.size
-                if size > MAX_BATCH_BYTES:
-                    break
-        self._touched = [run for queue in queues.values() for run in queue]
-        return taken
 
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write.

@@ -14,11 +14,12 @@ from weftline.providers.base import ModelRequest
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.tools.base import reminder_of
+from weftline.tools.bounding import Paging, bounded_of
 
 
 def with_reminders(request: ModelRequest, conversation: Conversation, toolbox: Toolbox) -> ModelRequest:
     """The request with what there is to remind of; the same if there is nothing."""
-    if not toolbox.reminds and not conversation.hints:
+    if not toolbox.reminds and not conversation.hints and not conversation.bounds:
         return request
     texts = _after_results(conversation, toolbox)
     if not texts:
@@ -38,4 +39,8 @@ def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
             texts.append(prompts_failure.after_result(result.name, text))
         if (hint := conversation.hints.get(index)) is not None:
             texts.append(prompts_failure.after_failure(hint))
+        if (bounds := conversation.bounds.get(index)) is not None:
+            paging = None if tool is None else bounded_of(tool)
+            cursor = paging.cursor if isinstance(paging, Paging) else ""
+            texts.append(prompts_failure.after_truncated(result.name, bounds, cursor=cursor))
     return texts

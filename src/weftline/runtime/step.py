@@ -38,7 +38,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
@@ -164,12 +164,16 @@ def closed_body(
     state: Raw | UnsetType = UNSET,
     failure: Failure | None = None,
     telemetry: Telemetry | None = None,
+    bounds: Bounds | None = None,
+    server_data: tuple[ServerData, ...] = (),
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
-    return bodies.encode(bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry))
+    return bodies.encode(
+        bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data)
+    )
 
 
 def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:

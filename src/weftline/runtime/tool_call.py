@@ -11,14 +11,15 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
-from weftline.canonical import NotCanonical, digest
+from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
+from weftline.outcome import ServerData
 from weftline.runtime import ids
 from weftline.runtime.asking import AskingCall, tool_timeout_s
-from weftline.runtime.awaits import ask_about_doubt, with_edits
+from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
@@ -28,7 +29,9 @@ from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
+from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 
 logger = logging.getLogger(__name__)
@@ -67,10 +70,10 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             if call.asks is not None and await tool.prepare(args.decode()) != args:
                 output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
             elif code is None:
-                output = await tool.invoke(args, context)
+                output = await _invoked(tool, args, context)
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
-                output = await code.execute(pending, context, lambda: tool.invoke(args, context))
+                output = await code.execute(pending, context, lambda: _invoked(tool, args, context))
         how = _how(output, tool)
     except asyncio.CancelledError:
         _notify(context)
@@ -90,8 +93,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         notes.close()
         if asking is not None:
             asking.close()
-    if context.telemetry is not None and output.telemetry is None:
-        output = replace(output, telemetry=context.telemetry)
+    if output.asks is not None and state.limits.interrupts_allowed:
+        ask = Ask(output.asks.prompt, "question", output.asks.options, output.asks.multiple, (), output.asks_for_s)
+        return Outcome(ask_back(command, call, state, work, ask), command.attempt)
+    if output.asks is not None:
+        how, output = "failed", ToolOutput.of(prompts.nobody_to_ask(output.asks.prompt), is_error=True)
     active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
@@ -104,6 +110,27 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
     return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
+
+
+async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
+    """The tool's own result, with its bounds written in, and with what it left besides."""
+    output = await tool.invoke(args, context)
+    if output.bounds is not None or bounded_of(tool):
+        output = with_bounds(tool, output)
+    if context.telemetry is not None and output.telemetry is None:
+        output = replace(output, telemetry=context.telemetry)
+    return replace(output, server_data=_left(context)) if context.server_data else output
+
+
+def _left(context: ToolContext) -> tuple[ServerData, ...]:
+    left: list[ServerData] = []
+    for one in context.server_data:
+        try:
+            canonical_value(one.data)
+            left.append(one)
+        except NotCanonical as error:
+            logger.error("run %s: data %s of %s is not JSON: %s", context.run_id, one.kind, context.tool_name, error)
+    return tuple(left)
 
 
 def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | UnsetType:
@@ -213,7 +240,16 @@ def closed(
         parent=work.conversation.parent_of(command.index),
     )
     failure = failure_told(output.failure, call.name) if output.is_error else None
-    body = closed_body(work, command.index, output.parts, state=state, failure=failure, telemetry=output.telemetry)
+    body = closed_body(
+        work,
+        command.index,
+        output.parts,
+        state=state,
+        failure=failure,
+        telemetry=output.telemetry,
+        bounds=None if output.is_error else output.bounds,
+        server_data=output.server_data,
+    )
     return Outcome(Draft(with_failure(head, failure), body), attempt)
 
 

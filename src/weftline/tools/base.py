@@ -14,9 +14,10 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
-from weftline.outcome import Telemetry
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.surrogates import whole
 
@@ -74,6 +75,32 @@ class ToolInDoubt(ToolFailed):
 
     Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not carried out again.
     """
+
+
+class ToolQuestion(Exception):
+    """A tool ends with a question to a person in place of a result. The answer becomes the result.
+
+    The tool is not called again. The answer has to fit the type that the function returns.
+
+    Args:
+        question: What the person is asked.
+        options: What there is to choose from; without any, the answer is free.
+        multiple: Whether several of the options may be chosen; the answer is a list then.
+        timeout_s: How long there is to answer; by default the run says.
+    """
+
+    def __init__(
+        self, question: str, *, options: Sequence[str] = (), multiple: bool = False, timeout_s: float | None = None
+    ) -> None:
+        if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError("a ToolQuestion needs a question")
+        if timeout_s is not None and not 0 < timeout_s < float("inf"):
+            raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        super().__init__(question)
+        self.question = question
+        self.options = tuple([str(one) for one in options])
+        self.multiple = multiple
+        self.timeout_s = timeout_s
 
 
 class ToolProgress(Struct, frozen=True, omit_defaults=True):
@@ -154,6 +181,8 @@ class ToolContext(Struct, Generic[Deps]):
     """For a tool that is a host (`is_host`)."""
     telemetry: Telemetry | None = None
     """What the call took, for a tool that knows: set it before you return."""
+    server_data: list[ServerData] = []
+    """What the call leaves for others than the model: add to it. It is kept with the result."""
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -167,6 +196,14 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     """Of an error: what is known about it besides its text."""
     telemetry: Telemetry | None = None
     """What the call took, if its tool knows better than the runtime."""
+    bounds: Bounds | None = None
+    """Of a tool that is declared bounded: how much of all there is this has."""
+    server_data: tuple[ServerData, ...] = ()
+    """What no model reads."""
+    asks: AskBody | None = None
+    """What a person is asked in place of this result; see `ToolQuestion`."""
+    asks_for_s: float | None = None
+    """How long there is to answer."""
 
     @classmethod
     def of(

@@ -36,10 +36,13 @@ from weftline.tools.base import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    ToolQuestion,
     Unknown,
     WillNotHappen,
 )
-from weftline.tools.results import error_of, output_of
+from weftline.tools.bounding import Paging
+from weftline.tools.results import error_of, output_of, question_of
+from weftline.tools.returned import ReturnType
 from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
 from weftline.tools.workers import shared_workers
 
@@ -94,6 +97,7 @@ class FunctionTool(Generic[P, R, D]):
         terminal: bool = False,
         example: Mapping[str, Any] | None = None,
         reminder: str = "",
+        bounded: bool | Paging = False,
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -116,6 +120,7 @@ class FunctionTool(Generic[P, R, D]):
         self.terminal = terminal
         self.example = _checked_example(self.name, example)
         self.reminder = reminder
+        self.bounded = bounded
         self.concurrent = concurrent
         self.timeout_s = timeout_s
         self._fn = fn
@@ -128,8 +133,13 @@ class FunctionTool(Generic[P, R, D]):
         self._hints = resolved_hints(fn, _names_around(fn))
         if isinstance(confirm, str):
             require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
+        if isinstance(bounded, Paging) and bounded.cursor not in arguments_of(
+            self._signature, self._hints, ToolContext
+        ):
+            raise ValueError(f"tool {self.name!r}: {bounded.cursor!r} is not an argument of it, to take the cursor")
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
+        self._returns: ReturnType | None = None
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -185,6 +195,13 @@ class FunctionTool(Generic[P, R, D]):
             raise
         # A plain function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
+
+    def result_fault(self, value: object) -> str:
+        """What is wrong with an answer of a person's as a result of the function; "" if nothing is."""
+        if self._returns is None:
+            hints = self._hints or resolved_hints(self._fn) or {}
+            self._returns = ReturnType(hints.get("return", Any))
+        return self._returns.fault(value)
 
     def asks_people(self, args: bytes) -> Ask | None:
         """What a person is asked before a call with these arguments begins; None if nobody is."""
@@ -263,6 +280,8 @@ class FunctionTool(Generic[P, R, D]):
 
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
+        if isinstance(error, ToolQuestion):
+            return question_of(error)
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
@@ -301,6 +320,7 @@ def tool(
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
+    bounded: bool | Paging = False,
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -320,6 +340,7 @@ def tool(
     terminal: bool = False,
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
+    bounded: bool | Paging = False,
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -347,6 +368,8 @@ def tool(
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
         example: Arguments of a call as it should be, which a model is shown after one that did not fit.
         reminder: What a model is reminded of when it reads a result, in that request only.
+        bounded: Whether results are a part of something larger: the function returns `Bounded(…)`. With
+            `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
 
     Raises:
         TypeError: if the function cannot be called with named JSON arguments.
@@ -370,6 +393,7 @@ def tool(
             terminal=terminal,
             example=example,
             reminder=reminder,
+            bounded=bounded,
         )
 
     return made if fn is None else made(fn)

@@ -12,13 +12,16 @@ from enum import Enum
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, recovery_by
+from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
-from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput
+from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
+from weftline.tools.bounding import Bounded
 
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
@@ -32,6 +35,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             return ToolOutput((Text(whole(value)),))
         if isinstance(value, ToolOutput):
             return _checked(value)
+        if isinstance(value, Bounded):
+            return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
         if parts := _parts(value):
             return _checked(ToolOutput(parts))
         try:
@@ -40,7 +45,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             # Most results are plain JSON already; only the others pay for the conversion.
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        return ToolOutput.of(prompts.result_not_json(tool_name, str(error)), is_error=True)
+        text = prompts.result_not_json(tool_name, str(error))
+        return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
     return ToolOutput.of(data.decode())
 
 
@@ -62,6 +68,12 @@ def error_of(error: BaseException) -> ToolOutput:
     text = whole(message or prompts.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
+
+
+def question_of(error: ToolQuestion) -> ToolOutput:
+    """What there is of a result when a tool has asked a person for it."""
+    ask = AskBody(whole(error.question), tuple([whole(one) for one in error.options]), error.multiple)
+    return ToolOutput((Text(ask.prompt),), asks=ask, asks_for_s=error.timeout_s)
 
 
 def raised_by(tool: str, error: BaseException) -> ToolOutput:

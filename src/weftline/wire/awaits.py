@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias, get_args
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from weftline.kernel.entries import AwaitKind, AwaitOutcome
+from weftline.wire.hints import WireClarification
 
 KINDS: tuple[str, ...] = get_args(AwaitKind)
 Kind: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
@@ -35,6 +36,8 @@ class OpenAwait(Struct, rename="camel"):
     tool_use_id: str
     options: tuple[str, ...]
     multiple: bool
+    clarification: WireClarification | None
+    """Of a `clarification`: what the failed call lacks."""
     opened_at: _Time
     expires_at: _Time | None
     error_code: str | UnsetType = UNSET

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, DecodeError, Raw, ValidationError
 from msgspec.json import decode, encode
+from msgspec.structs import asdict
 
 from weftline.kernel import bodies
 from weftline.kernel.budget import BudgetRefused
@@ -63,9 +64,10 @@ from weftline.kernel.entries import (
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
-from weftline.outcome import preview_of
+from weftline.outcome import for_timeline, preview_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
+from weftline.wire.hints import WireBounds, shown_clarification
 from weftline.wire.responses import tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -214,6 +216,8 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
     }
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
+    if asked.clarification is not None:
+        payload["clarification"] = shown_clarification(asked.clarification)
     return "await_opened", encode(payload)
 
 
@@ -226,6 +230,8 @@ def _await_closed(head: AwaitClosed, body: bytes) -> tuple[str, bytes]:
         payload["args"] = answer.args
     if answer.remember is not None:
         payload["remember"] = answer.remember
+    if answer.labels:
+        payload["labels"] = answer.labels
     return "await_closed", encode(payload)
 
 
@@ -455,6 +461,10 @@ def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str,
     about: dict[str, Any] = {"telemetry": shown_telemetry(head, content)}
     if head.is_error:
         about["failure"] = shown_failure(head, content, text)
+    if content.bounds is not None:
+        about["bounds"] = WireBounds(**asdict(content.bounds))
+    if shown := for_timeline(content.server_data):
+        about["serverData"] = shown
     return about
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from weftline.failure import CallFailure, FailureKind, FieldIssue, Hint, HintReason, Recovery
-from weftline.outcome import Telemetry
+from weftline.failure import CallFailure, Clarification, FailureKind, FieldIssue, Hint, HintReason, Recovery
+from weftline.outcome import Bounds, Telemetry
 
 
 class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -29,6 +29,23 @@ class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
         return Hint(**asdict(self))
 
 
+class WireClarification(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a person is shown who is asked for what a failed call lacks."""
+
+    missing_fields: tuple[str, ...] = ()
+    restrict_to_tool: str = ""
+    example_input: dict[str, Any] | None = None
+    clarifying_prompt: str = ""
+
+    @property
+    def clarification(self) -> Clarification:
+        return Clarification(**asdict(self))
+
+
+def shown_clarification(one: Clarification) -> WireClarification:
+    return WireClarification(**asdict(one))
+
+
 class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
     kind: FailureKind
     recovery: Recovery
@@ -37,6 +54,20 @@ class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def failure(self) -> CallFailure:
         return CallFailure(self.kind, self.recovery, None if self.hint is None else self.hint.hint)
+
+
+class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`weftline.outcome.Bounds`."""
+
+    returned: int
+    total: int | None = None
+    truncated: bool = False
+    next_cursor: str | None = None
+    refinement_hint: str = ""
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(**asdict(self))
 
 
 class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -33,6 +33,7 @@ class WirePolicy(Struct, rename="camel", omit_defaults=True):
     allowed_tags: tuple[str, ...] | None = None
     denied_tags: tuple[str, ...] | None = None
     tag_clauses: tuple[WireClause, ...] | None = None
+    on_missing_fields: Literal["resume", "finalize", "await_clarification"] | None = None
     interrupts_allowed: bool | None = None
 
     @property
@@ -52,6 +53,7 @@ class WirePolicy(Struct, rename="camel", omit_defaults=True):
             allowed_tags=self.allowed_tags,
             denied_tags=self.denied_tags or (),
             tag_clauses=tuple([TagClause(one.allowed_any, one.denied_any or ()) for one in self.tag_clauses or ()]),
+            on_missing_fields=None if self.on_missing_fields == "resume" else self.on_missing_fields,
         )
         return None if rule == _NO_RULE else rule
 
@@ -78,6 +80,7 @@ def policy_within(own: Raw, above: Raw) -> Raw:
         allowed_tags=rule.allowed_tags,
         denied_tags=rule.denied_tags or None,
         tag_clauses=tuple([WireClause(one.allowed_any, one.denied_any or None) for one in rule.tag_clauses]) or None,
+        on_missing_fields=rule.on_missing_fields,
         interrupts_allowed=interrupts,
     )
     return Raw(encode(tight))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from weftline.wire.limits import MAX_LOCAL_TIMEOUT_MS, MAX_POLICY_ENTRIES, MAX_POLICY_NAME_CHARS
 
@@ -41,4 +41,11 @@ class PolicyModel(_Strict):
     allowedTags: _Tags | None = None
     deniedTags: _Tags | None = None
     tagClauses: Annotated[list[TagClauseModel], Field(max_length=MAX_POLICY_ENTRIES)] | None = None
+    onMissingFields: Literal["resume", "finalize", "await_clarification"] | None = None
     interruptsAllowed: bool | None = None
+
+    @model_validator(mode="after")
+    def _can_ask(self) -> PolicyModel:
+        if self.onMissingFields == "await_clarification" and self.interruptsAllowed is False:
+            raise ValueError("onMissingFields: await_clarification asks people, which interruptsAllowed: false forbids")
+        return self

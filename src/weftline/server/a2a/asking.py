@@ -27,7 +27,7 @@ from weftline.store.awaits import OpenAwait
 
 MAX_ASKED = 50
 """How many questions a status lists."""
-_ANSWERABLE = ("question", "plan")
+_ANSWERABLE = ("question", "plan", "clarification")
 
 
 class Spoken(Struct, frozen=True):

@@ -30,6 +30,7 @@ class AnswerModel(Part):
     value: Any = None
     reason: str = Field(default="", max_length=MAX_ERROR_BYTES)
     remember: bool | dict[str, Any] = False
+    labels: _Labels = Field(default={}, max_length=MAX_METADATA_ENTRIES)
 
 
 class PauseModel(Part):
@@ -79,6 +80,7 @@ def answer_of(sent: AnswerModel, *, request: str) -> Answer:
         args=sent.args,
         value=sent.value,
         reason=sent.reason,
+        labels=sent.labels,
         remember=pattern_of("", sent.remember),
         request=request,
     )

@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import resources
 from pathlib import Path
 
@@ -72,18 +72,18 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]] | None = None) -> None:
-    """Migrates the schema to the current version, each step and its number in one transaction."""
+    """Migrates the schema to the current version, each step and its number in one transaction; a new store in one."""
     steps = migrations() if steps is None else steps
     try:
         version = check_version(db, path=path, newest=steps[-1][0])
         if version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchall():
             raise StoreError(f"{path} holds a database that is not a Weftline store.")
-        for number, sql in steps:
-            if number > version:
-                with db:
-                    db.execute(sql)
-                    db.execute(f"PRAGMA user_version = {number}")
-        with db:
+        with db if version == 0 else nullcontext():
+            for number, sql in steps:
+                if number > version:
+                    with db:
+                        db.execute(sql)
+                        db.execute(f"PRAGMA user_version = {number}")
             db.execute(
                 "INSERT INTO store (one, id, owner_epoch, clean, held) VALUES (1, ?, 0, 1, 0) ON CONFLICT DO NOTHING",
                 (secrets.token_hex(8),),

@@ -1,0 +1,87 @@
+"""Results that are a part of something larger: what a tool has to say about that, and how the model reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline import prompts_failure
+from weftline.canonical import canonical_value
+from weftline.failure import Failure
+from weftline.messages import Text, joined_text
+from weftline.outcome import Bounds
+from weftline.tools.base import Tool, ToolOutput
+
+_OWN = ("returned", "total", "truncated", "refinement_hint")
+"""What the runtime writes into the JSON of a bounded result; a tool cannot."""
+
+
+class Paging(Struct, frozen=True):
+    """How a tool goes on where a result ended: the argument that takes the cursor, and the field that gives it."""
+
+    cursor: str
+    next_cursor: str = "next_cursor"
+
+
+class Bounded(Struct, frozen=True, kw_only=True):
+    """What a tool that is declared `bounded` returns: an object, and how much of all there is it has."""
+
+    value: Any
+    returned: int
+    total: int | None = None
+    truncated: bool = False
+    next_cursor: str | None = None
+    refinement_hint: str = ""
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.returned, self.total, self.truncated, self.next_cursor, self.refinement_hint)
+
+
+def bounded_of(tool: Tool) -> Paging | bool:
+    """Whether, and how, a tool says that its results are a part of something larger."""
+    return getattr(tool, "bounded", False)
+
+
+def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
+    """The output as the model reads it, with its bounds; an error if the tool has not kept its word about them."""
+    declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
+    if bounds is None and (output.is_error or not declared):
+        return output
+    fault = _fault(declared, output)
+    if fault:
+        text = prompts_failure.broken_bounds(name, fault)
+        failure = Failure(text, "malformed_result", "replan")
+        return ToolOutput.of(text, is_error=True, in_doubt=output.in_doubt, failure=failure)
+    assert bounds is not None
+    cursor = declared.next_cursor if isinstance(declared, Paging) else "next_cursor"
+    fields: dict[str, Any] = msgspec.json.decode(joined_text(output.parts))
+    shown = {key: value for key, value in fields.items() if key not in (*_OWN, cursor)}
+    shown |= {"returned": bounds.returned, "truncated": bounds.truncated}
+    if bounds.total is not None:
+        shown["total"] = bounds.total
+    if bounds.refinement_hint:
+        shown["refinement_hint"] = bounds.refinement_hint
+    if bounds.next_cursor:
+        shown[cursor] = bounds.next_cursor
+    return replace(output, parts=(Text(canonical_value(shown).decode()),))
+
+
+def _fault(declared: Paging | bool, output: ToolOutput) -> str:
+    bounds = output.bounds
+    if bounds is None:
+        return "it says nothing about how much it returned"
+    if output.is_error:
+        return "it has bounds although it failed"
+    if not declared:
+        return "it has bounds although the tool is not declared bounded"
+    if bounds.returned < 0 or (bounds.total is not None and bounds.total < bounds.returned):
+        return "its counts make no sense"
+    if bounds.truncated and not (bounds.next_cursor or bounds.refinement_hint):
+        return "it is truncated and says neither how to go on nor how to ask for less"
+    if bounds.next_cursor and not isinstance(declared, Paging):
+        return "it has a cursor although the tool has no paging"
+    return "" if joined_text(output.parts).startswith("{") else "it is not a JSON object"
