@@ -457,7 +457,7 @@ class EmbeddedEngine(StoredRuns):
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        if run.state.open_children:
+        if run.state.open_children:  # they go first
             await self._hub.until_ended(
                 run.key, run.id, after=run.log.durable, workspace=run.workspace
             )  # they go first
