@@ -458,9 +458,7 @@ class EmbeddedEngine(StoredRuns):
             self._log.require_well()
             await self._append(run, head)
         if run.state.open_children:  # they go first
-            await self._hub.until_ended(
-                run.key, run.id, after=run.log.durable, workspace=run.workspace
-            )  # they go first
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
             run = await self._residents.load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
