@@ -197,6 +197,8 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
 
     parts: tuple[UserPart, ...]
     message_id: str = ""
+    by: str = ""
+    """Who sent it, if the door knows."""
 
 
 class TakenBody(Struct):

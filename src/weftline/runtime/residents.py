@@ -421,6 +421,9 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
+        parent = run.state.parent
+        if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
+            self._hub.tell_below(ids.key_of(parent.root or parent.run))
         if run.state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
