@@ -9,6 +9,7 @@ from bench.machine import Machine
 from bench.measures import (
     accepted,
     awaits,
+    budgets,
     engine,
     fairness,
     families,
@@ -46,6 +47,7 @@ MEASURES: Mapping[str, Measure] = {
     "slow-readers": slow_readers.slow_readers,
     "parked": parked.parked,
     "awaits": awaits.awaits,
+    "budgets": budgets.budgets,
     "recovery": recovery.recovery,
     "replay": replay.replay,
     "sandbox": sandbox.sandbox,

@@ -415,7 +415,6 @@ async def test_what_a_tool_wants_remembered_is_said_in_one_request_and_not_kept(
 # What a call took
 
 
-@pytest.mark.requirement("run.result.telemetry")
 async def test_a_tool_can_say_what_its_call_took() -> None:
     @tool(effect="read")
     def ask(context: ToolContext) -> str:

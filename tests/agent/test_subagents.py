@@ -183,6 +183,49 @@ async def test_the_result_has_a_header_and_usage_rolls_up_once_from_every_depth(
     assert header.startswith("[turns: 2, ms: ") and header.endswith(", tokens: 11103]")
 
 
+@pytest.mark.requirement("run.usage.rollup")
+async def test_a_run_reports_its_own_usage_and_the_total_with_all_below_it(tmp_path: Path) -> None:
+    def turn(words: Any, tokens: int) -> dict[str, Any]:
+        said = {"text": words} if isinstance(words, str) else words
+        return {**said, "usage": {"input": tokens, "output": 1}}
+
+    hanging = Hanging()
+    broken = {"error": {"class": "auth", "message": "bad key", "retryable": False}}
+    model = ByTask(
+        {
+            "Go.": [turn(several("spawn", "deep", "fails", "hangs"), 1), turn("Done.", 2)],
+            "deep": [turn(calls("spawn", task="deeper"), 10), turn("Deep.", 20)],
+            "deeper": [turn("Deeper.", 100)],
+            "fails": [turn(calls("look"), 1_000), broken],
+            "hangs": [turn(calls("hang"), 10_000), "Never."],
+        }
+    )
+    agent = Agent("lab:script", name="top", tools=[spawn(), hanging.tool, look])
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+        run = await engine.start(agent, "Go.")
+        await hanging.begun.wait()
+        async for event in run.events():
+            if isinstance(event, ChildStarted):
+                began = await engine.attach(event.child_id).entries(limit=1)
+                if "hangs" in str(began.entries[0].body):
+                    await engine.attach(event.child_id).cancel()
+                    break
+        result = await run.result()
+        children = [event async for event in run.events(children=True) if isinstance(event, ChildEnded)]
+    totals = {event.child_id: event.usage for event in children}
+    below = [event.usage for event in children if event.run_id == run.id]
+    assert len(totals) == 4 and {event.status for event in children} == {"succeeded", "failed", "cancelled"}
+    assert result.own_usage == Usage(input=3, output=2)
+    assert result.usage.input == 3 + 30 + 100 + 1_000 + 10_000, "each call once"
+    assert result.usage == result.own_usage + below[0] + below[1] + below[2]
+
+
+@tool(effect="read")
+def look() -> str:
+    """Looks."""
+    return "Seen."
+
+
 @pytest.mark.requirement("loop.spawn.limits")
 async def test_a_subagent_beyond_the_depth_is_refused_with_a_text() -> None:
     model = ByTask(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,56 @@ async def test_a_run_that_two_processes_carried_out_is_one_tree_in_the_trace_tha
     root = traces.spans["invoke_agent forecast"]
     assert root.parent is not None and f"{root.parent.trace_id:032x}" == parent.split("-")[1]
     assert of(traces.spans["execute_tool ask_user"])["weftline.how"] == "answered"
+
+
+@pytest.mark.requirement("run.trace.conventions")
+@pytest.mark.parametrize("content", [False, True])
+async def test_spans_follow_the_conventions_and_hold_what_was_said_only_if_asked_for(content: bool) -> None:
+    traces = Traces()
+    model = ScriptedModel([calls("weather", city="Lyon"), "Take no umbrella."])
+    agent = Agent(model, name="forecast", tools=[weather], instructions="Be brief.")
+    trace(agent, tracer_provider=traces.provider, content=content)
+    result = await agent.run("An umbrella in Lyon?")
+    spans = traces.spans
+    assert spans.keys() == {"invoke_agent forecast", "turn 0", "turn 1", "chat script", "execute_tool weather"}
+    run, chat, call = of(spans["invoke_agent forecast"]), of(spans["chat script"]), of(spans["execute_tool weather"])
+    assert (run["gen_ai.operation.name"], run["gen_ai.agent.name"]) == ("invoke_agent", "forecast")
+    assert run["gen_ai.usage.output_tokens"] == result.usage.output
+    assert (chat["gen_ai.operation.name"], chat["gen_ai.request.model"]) == ("chat", "script")
+    assert chat["gen_ai.usage.input_tokens"] > 0 and chat["gen_ai.usage.output_tokens"] > 0
+    assert (call["gen_ai.operation.name"], call["gen_ai.tool.name"]) == ("execute_tool", "weather")
+    everything = repr([run, chat, call])
+    if not content:
+        assert not any(word in everything for word in ("Lyon", "umbrella", "Be brief", "sunny"))
+        return
+    assert json.loads(run["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "An umbrella in Lyon?"}]}
+    ]
+    assert json.loads(run["gen_ai.system_instructions"]) == [{"type": "text", "content": "Be brief."}]
+    said = [{"role": "assistant", "parts": [{"type": "text", "content": "Take no umbrella."}]}]
+    assert json.loads(run["gen_ai.output.messages"]) == json.loads(chat["gen_ai.output.messages"]) == said
+    assert json.loads(call["gen_ai.tool.call.arguments"]) == {"city": "Lyon"}
+    assert call["gen_ai.tool.call.result"] == "Lyon: sunny"
+
+
+@pytest.mark.requirement("run.trace.conventions")
+async def test_a_plain_cancellation_is_not_marked_as_failed() -> None:
+    traces, begun = Traces(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Waits."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent(ScriptedModel([calls("wait")]), name="patient", tools=[wait])
+    trace(agent, tracer_provider=traces.provider)
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        await begun.wait()
+        await run.cancel()
+        await run.result()
+    spans = traces.spans
+    assert of(spans["invoke_agent patient"])["weftline.status"] == "cancelled"
+    assert {span.status.status_code for span in spans.values()} == {StatusCode.UNSET}

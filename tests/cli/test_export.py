@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from commands import weftline
+from weftline import Agent, Engine
+from weftline.runtime import ids
 from weftline.store import open_store
-from weftline.testing import ServerProcess
+from weftline.store.records import threads
+from weftline.testing import ScriptedModel, ServerProcess
 
 from .conftest import started
 
@@ -28,7 +32,7 @@ def test_a_run_is_taken_from_one_store_to_another(
     taken = weftline("export", run_id, "-o", str(file), "--db", str(server.db))
     assert taken.code == 1 and "exists already" in taken.err
     again = weftline("import", str(file), "--workspace", "acme", "--json", "--db", str(server.db))
-    assert json.loads(again.out) == {"created": [], "present": [run_id]}, again  # through the server
+    assert json.loads(again.out) == {"created": [], "present": [run_id], "thread": None}, again  # through the server
     _make_store(db)
     first = weftline("import", str(file), "--db", str(db))
     assert (first.code, first.out.split()) == (0, [run_id]), first
@@ -40,8 +44,6 @@ def test_a_run_is_taken_from_one_store_to_another(
 
 
 def _make_store(db: Path) -> None:
-    import asyncio
-
     asyncio.run(open_store(db).close())
 
 
@@ -55,3 +57,32 @@ def test_an_export_holds_no_secret_of_the_tools_that_were_dialled(
     lines = weftline("export", run_id, "--db", str(server.db)).out
     assert '"files"' in lines and run_id in lines
     assert "hush" not in lines and str(env["WEFTLINE_API_KEY"]) not in lines
+
+
+def test_a_session_is_taken_from_one_store_to_another(tmp_path: Path) -> None:
+    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "session.jsonl"
+
+    async def lead() -> str:
+        agent = Agent(ScriptedModel(["Four."]), name="sums")
+        async with Engine(here, agents=[agent]) as engine:
+            await agent.run("Two and two?", thread="sums", engine=engine)
+            row = await engine.store.records.read(threads.by_key(await engine.thread("sums").key()))
+            assert row is not None
+            return ids.session_id(row.key, row.salt)
+
+    session = asyncio.run(lead())
+    written = weftline("export", session, "-o", str(file), "--json", "--db", str(here))
+    assert written.code == 0 and json.loads(written.out)["run"] == session, written
+    unknown = weftline("export", f"{session[:-1]}z", "--db", str(here))
+    assert unknown.code == 1 and "There is no session" in unknown.err
+    _make_store(there)
+    *runs, imported = weftline("import", str(file), "--db", str(there)).out.split()
+    assert len(runs) == 1 and imported.startswith("ses_")
+    again = json.loads(weftline("import", str(file), "--json", "--db", str(there)).out)
+    assert again == {"created": [], "present": runs, "thread": imported}
+
+    async def said() -> list[str]:
+        async with Engine(there) as engine:
+            return [getattr(message, "text", "") for message in await engine.thread("sums").messages()]
+
+    assert asyncio.run(said()) == ["Two and two?", "Four."]

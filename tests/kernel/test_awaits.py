@@ -162,3 +162,54 @@ def test_nobody_is_asked_about_a_call_that_cannot_begin_anyway() -> None:
     assert (silent.hows(0), silent.heads(AwaitOpened)) == (["blocked"], [])
     spent = asked("wire", "wire", limits=Limits(tool_budgets={"wire": 1}))
     assert (spent.hows(0), len(spent.heads(AwaitOpened))) == (["budget"], 1)
+
+
+# Tools that ask in place of giving a result, and calls that lack something
+
+
+@pytest.mark.requirement("run.await.tool_question")
+@pytest.mark.parametrize("outcome", ["answered", "denied"])
+@pytest.mark.parametrize("crash", ["", "before", "after"])
+def test_a_tool_that_asked_is_never_carried_out_again_wherever_the_process_dies(outcome: str, crash: str) -> None:
+    world = asked("pay", "look")
+    assert world.asks_back(world.tool_calls[0])
+    if crash == "before":
+        world.crash()
+    while world.tool_calls:  # the others do not wait
+        world.finish(world.tool_calls[0])
+    assert {*names_begun(world)} == {"pay", "look"} and world.state.waits_for_people
+    world.auto = crash != "after"
+    assert world.say("answered" if outcome == "answered" else "denied")
+    if crash == "after":
+        world.crash()
+        world.settle()
+        world.auto = True
+    world.play(text())
+    assert world.hows(0) == ["returned", "returned" if outcome == "answered" else "denied"]
+    assert [head.index for head in world.heads(CallStarted)].count(0) == 1 and world.end.status == "succeeded"
+
+
+def test_a_tool_asks_once_and_only_in_a_run_that_may_be_interrupted() -> None:
+    world = asked("look", limits=Limits(interrupts_allowed=False))
+    assert not world.asks_back(world.tool_calls[0])
+    world = asked("look")
+    command = world.tool_calls[0]
+    assert world.asks_back(command)
+    world.running.append(command)
+    assert not world.asks_back(command)
+
+
+def test_a_cancel_takes_back_what_a_tool_asked_and_leaves_no_doubt() -> None:
+    world = asked("pay")
+    assert world.asks_back(world.tool_calls[0]) and world.cancel()
+    assert (world.hows(0), world.heads(AwaitClosed)[0].outcome) == (["cancelled"], "withdrawn")
+
+
+def test_a_question_of_a_tool_expires_like_any_other() -> None:
+    world = asked("pay", limits=Limits(await_timeout_us=60 * SECOND))
+    command = world.tool_calls[0]
+    world.running.remove(command)
+    one = world.state.batch.calls[0]
+    assert world.offer(AwaitOpened(0, 0, "await_0_0_1", "question", one.digest, 60 * SECOND), attempt=1)
+    world.wait_until(AT0 + 61 * SECOND)
+    assert world.hows(0) == ["denied"]

@@ -387,6 +387,15 @@ class World:
         self.running.remove(command)
         return self.offer(self.closing(command.index, how=how, result=result, size=size), attempt=command.attempt)
 
+    def asks_back(self, command: RunTool) -> bool:
+        """A tool ends with a question to a person in place of a result."""
+        self.running.remove(command)
+        one = self.state.batch.calls[command.index]
+        head = AwaitOpened(
+            command.turn, command.index, await_id(command.turn, command.index, one), "question", one.digest
+        )
+        return self.offer(head, attempt=command.attempt)
+
     def reconciled(self, command: Reconcile, answer: Answer, *, result: str = "ok") -> bool:
         self.running.remove(command)
         if answer == "unknown" and self.state.limits.in_doubt == "ask":

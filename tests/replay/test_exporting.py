@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, tool
-from weftline.errors import Conflict, InvalidRequest, WeftlineError
+from weftline import Agent, Engine, ask_user, tool
+from weftline.errors import Conflict, InvalidRequest, NotFound, WeftlineError
 from weftline.messages import Image
+from weftline.replay.importing import Imported
 from weftline.runtime import ids
 from weftline.runtime.paging import entries
 from weftline.testing import ScriptedModel, calls
@@ -229,3 +230,86 @@ async def test_a_run_that_has_not_ended_or_is_unknown_is_not_exported(tmp_path: 
             assert refused.value.code == code
         await run.cancel()
     assert os.listdir(tmp_path) == []
+
+
+# Threads
+
+
+async def led_thread(engine: Engine, name: str = "customer-42") -> list[str]:
+    """A thread of two runs, one with children and an image; their ids."""
+    first = await engine.start(family(), "Where?", files=[PNG], thread=name)
+    await first.result()
+    second = await engine.start(Agent(ScriptedModel(["In the attic."])), "Where else?", thread=name)
+    await second.result()
+    return [first.id, second.id]
+
+
+async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_path: Path) -> None:
+    file = tmp_path / "thread.jsonl"
+    async with Engine() as engine:
+        runs = await led_thread(engine)
+        assert await engine.export_thread("customer-42", file) == file
+        again = await engine.export_thread("customer-42", tmp_path / "again.jsonl")
+        assert again.read_bytes() == file.read_bytes()
+        said = await engine.thread("customer-42").messages()
+        before = await logs_of(engine)
+        with pytest.raises(NotFound, match="nobody"):
+            await engine.export_thread("nobody", tmp_path / "none.jsonl")
+    kinds = [json.loads(line)["line"] for line in file.read_bytes().splitlines()]
+    assert kinds[:2] == ["header", "thread"] and kinds.count("said") == len(said) and "message" not in kinds
+    model = ScriptedModel(["As I said."])
+    async with Engine() as other:
+        imported = await other.import_runs(file)
+        assert set(runs) < set(imported.created) and imported.thread is not None
+        assert await other.import_runs(file) == Imported((), imported.created, imported.thread), "and again: nothing"
+        assert await logs_of(other) == before
+        assert await other.thread("customer-42").messages() == said
+        await (await other.start(Agent(model), "Really?", thread="customer-42")).result()
+        with pytest.raises(Conflict, match="something else was said") as refused:
+            await other.import_runs(file)
+        assert refused.value.code == "import_conflict"
+    (request,) = model.requests
+    assert len(request.messages) == len(said) + 1
+
+
+async def test_an_empty_thread_can_be_exported_and_one_with_an_unfinished_run_cannot(tmp_path: Path) -> None:
+    asking = Agent(ScriptedModel([calls("ask_user", question="?")]), tools=[ask_user])
+    async with Engine() as engine:
+        await engine.thread("empty").messages()
+        file = await engine.export_thread("empty", tmp_path / "empty.jsonl")
+        begun = await engine.start(asking, "Go.", thread="t")
+        with pytest.raises(Conflict) as refused:
+            await engine.export_thread("t", tmp_path / "t.jsonl")
+        assert refused.value.code == "run_unfinished"
+        await begun.cancel()
+    async with Engine() as other:
+        assert (await other.import_runs(file)).created == ()
+        assert await other.thread("empty").messages() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "fault"),
+    [
+        (1, b'"thread":"ses_', b'"thread":"xxx_', "does not name the thread"),
+        (2, b'"line":"thread"', b'"line":"header"', "cannot be read"),
+        (2, b'"spec":{}', b'"spec":[]', "is not an object"),
+        (3, b'"run":"run_', b'"run":"run_f', "does not name"),
+        (3, b'"type":"text"', b'"type":"tune"', "messages of ses_"),
+    ],
+)
+async def test_the_file_of_a_thread_that_was_changed_is_refused(
+    number: int, old: bytes, new: bytes, fault: str, tmp_path: Path
+) -> None:
+    async with Engine() as engine:
+        await led_thread(engine)
+        file = await engine.export_thread("customer-42", tmp_path / "thread.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert old in lines[number - 1]
+    lines[number - 1] = lines[number - 1].replace(old, new, 1)
+    body = b"".join(lines[:-1])
+    end = {"line": "end", "lines": len(lines) - 1, "sha256": sha256(body).hexdigest()}
+    file.write_bytes(body + json.dumps(end, separators=(",", ":")).encode() + b"\n")
+    async with Engine() as other:
+        with pytest.raises(InvalidRequest, match=fault):
+            await other.import_runs(file)
+        assert await other.store.log.last_key() == 0

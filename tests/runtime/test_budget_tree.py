@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec.json import encode
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
 from weftline.errors import InvalidRequest
+from weftline.kernel.bodies import decode_await
 from weftline.kernel.budget import BudgetRefused, BudgetRule
 from weftline.kernel.entries import (
     AttemptStarted,
+    AwaitClosed,
     CallClosed,
     CallOpened,
     FinalForced,
@@ -26,9 +29,11 @@ from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
-from weftline.runtime import residents
+from weftline.runtime import ids, residents
+from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.budgets import Limit, agent_account, day_of, thread_account, workspace_account
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.budgets import Limit, agent_account, day_of, run_account, thread_account, workspace_account
 from weftline.store.memory import MemoryDisk
 from weftline.store.records import budgets
 from weftline.testing.budgets import unlike
@@ -52,6 +57,7 @@ SCRIPTS: dict[str, Any] = {
     "work": _work(8),
     "two": {"turns": [{"tool_calls": [{"name": "work", "args": {"n": n}} for n in (1, 2)], **USED}, {"text": "done"}]},
     "fails": {"turns": [{"error": {"class": "invalid_request", "message": "no"}}]},
+    "slow": {"turns": [{"deltas": ["a"] * 100, "delay_ms": 1_000}]},
     "unpriced": {"turns": [{"text": "free", **USED}]},
 }
 
@@ -85,8 +91,8 @@ def _plan(model: str, budget: BudgetRule | None = None, **changes: Any) -> RunPl
 
 
 async def _limit(engine: EmbeddedEngine, store: MoodyStore, account: str, *limits: Limit, workspace: int) -> None:
-    await store.records.write(budgets.set_limits(account, limits, workspace=workspace, by="test", now=1))
-    await engine.budgets_changed()
+    await store.records.write(budgets.set_limits(account, limits, workspace=workspace, by="ann", now=1))
+    await engine.budgets_changed(workspace, by="ann")
 
 
 def _refusals(found: Sequence[Any]) -> list[BudgetRefused]:
@@ -147,7 +153,17 @@ async def test_the_final_turn_is_held_back_from_the_start() -> None:
 @pytest.mark.requirement("run.tree.levels")
 @pytest.mark.parametrize("level", ["workspace", "agent", "thread", "run"])
 @pytest.mark.parametrize(
-    ("unit", "most"), [("usd", 3 * NUSD), ("tokens", 3_000), ("calls", 2), ("usd", 0), ("tokens", 0), ("calls", 0)]
+    ("unit", "most"),
+    [
+        ("usd", 3 * NUSD),
+        ("tokens", 3_000),
+        ("calls", 2),
+        ("seconds", 1),
+        ("usd", 0),
+        ("seconds", 0),
+        ("tokens", 0),
+        ("calls", 0),
+    ],
 )
 async def test_every_level_has_limits_in_every_unit(level: str, unit: Any, most: int) -> None:
     store = MoodyStore(MemoryDisk())
@@ -161,7 +177,8 @@ async def test_every_level_has_limits_in_every_unit(level: str, unit: Any, most:
         }
         rule = None
         if level == "run":
-            given: dict[str, Any] = {"nusd" if unit == "usd" else unit: most}
+            names = {"usd": "nusd", "seconds": "active_us"}
+            given: dict[str, Any] = {names.get(str(unit), str(unit)): most}
             rule = BudgetRule(**given, on_exceeded="stop")
         else:
             await _limit(engine, store, account[level], Limit(unit, most, "total", "stop"), workspace=space)
@@ -170,7 +187,7 @@ async def test_every_level_has_limits_in_every_unit(level: str, unit: Any, most:
         assert isinstance(found[-1], RunEnded) and found[-1].code == "budget_exceeded"
         [refused] = _refusals(found)
         assert (refused.level, refused.unit, refused.limit) == (level, unit, most)
-        assert refused.spent + refused.reserved <= most
+        assert refused.spent + refused.reserved <= most or unit == "seconds"
         assert bool(refused.spent) == bool(most)
         if level != "run":  # whatever is not below it is not counted
             other = await engine.create(await engine.workspace("other"), _plan("hello", agent_id="agt_1"))
@@ -328,6 +345,84 @@ async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypat
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     store.log.gate.set()
     await dead.stop(drain_s=0)
+
+
+async def _asking(engine: EmbeddedEngine, space: int, count: int) -> list[OpenAwait]:
+    """What runs ask about budgets, once so many do."""
+    found: list[OpenAwait] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            found = await engine.awaits(AwaitFilter(workspace=space, kinds=("budget",)))
+            await asyncio.sleep(0.001)
+    return found
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_run_asks_before_it_exceeds_and_a_raise_wakes_every_run_that_waits() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        limit = Limit("calls", 2, "total", "ask")
+        await _limit(engine, store, workspace_account(space), limit, workspace=space)
+        runs = [await engine.create(space, _plan("work")) for _ in range(3)]
+        waiting = await _asking(engine, space, 3)
+        shown = decode(decode_await(waiting[0].body).args)
+        assert (shown["level"], shown["unit"], shown["limit"], shown["asked"]) == ("workspace", "calls", 2, 1)
+        assert shown["spent"] + shown["reserved"] == 2
+        rows = [await engine.row(one.run) for one in waiting]
+        assert {row.status for row in rows if row is not None} == {"paused"}
+        await _limit(engine, store, workspace_account(space), replace(limit, amount=1), workspace=space)
+        assert len(await _asking(engine, space, 3)) == 3  # a limit that was lowered wakes nobody
+    again = MoodyStore(disk)
+    await again.records.write(
+        budgets.set_limits(workspace_account(space), (replace(limit, amount=10),), workspace=space, by="ann", now=2)
+    )
+    engine, provider = _engine(again)  # raised by a process that told nobody
+    async with engine:
+        asked = await _asking(engine, space, 3)
+        first = asked[0]
+        key, turns = first.run, len(provider.requests)
+        await engine.answer_await(key, first.id, Answer(outcome="denied"), by="bob")
+        end = await ended(engine, next(run for run in runs if ids.key_of(run) == key), space)
+        assert (end.status, end.reason) == ("succeeded", "budget")
+        assert provider.requests[turns].tools_disabled
+        closed = [decode_fact.decode(one.head) for one in await again.log.facts(key, kinds=["await.closed"])]
+        assert [(one.outcome, one.by) for one in closed if isinstance(one, AwaitClosed)] == [
+            ("approved", "ann"),
+            ("denied", "bob"),
+        ]
+        await _limit(engine, again, workspace_account(space), replace(limit, amount=100), workspace=space)
+        for run in runs:
+            assert (await ended(engine, run, space)).status == "succeeded"
+        assert await unlike(again.log, again.records) == []
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_where_nobody_can_be_asked_the_run_is_brought_to_its_end() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        made = _plan("work", BudgetRule(calls=1, on_exceeded="ask"))
+        for change in ({"nobody_to_ask": True}, {"interrupts_allowed": False}):
+            run = await engine.create(space, replace(made, limits=replace(made.limits, **change)))
+            assert (await ended(engine, run, space)).reason == "budget"
+
+
+@pytest.mark.requirement("run.tree.reserve")
+async def test_seconds_bound_the_call() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        run = await engine.create(space, replace(_plan("slow", BudgetRule(active_us=50_000, on_exceeded="stop"))))
+        end = await ended(engine, run, space)
+        assert (end.status, end.code) == ("failed", "budget_exceeded")
+        [use] = await store.records.read(budgets.use(run_account(ids.key_of(run))))
+        assert 0 < use.active_us < 10_000_000
+        assert await unlike(store.log, store.records) == []
 
 
 async def test_a_run_under_no_limit_books_nothing() -> None:

@@ -40,7 +40,7 @@ async def key_id(api: Api, secret: str = "") -> str:
     return f"key:{next(one['id'] for one in keys if (secret or api.key).startswith(one['prefix']))}"
 
 
-@pytest.mark.requirement("run.await.http", "run.confirm.prompt", "run.confirm.audit")
+@pytest.mark.requirement("run.await.http", "run.confirm.prompt", "run.confirm.audit", "run.status.values")
 async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
     async with asking(api) as (run, (asked,), stream):
         (open_,) = (await api.get(f"agent-runs/{run}/awaits")).json["awaits"]
@@ -55,7 +55,7 @@ async def test_a_call_waits_until_somebody_approves_it(api: Api) -> None:
         assert (open_["id"], open_["toolUseId"]) == (asked["awaitId"], asked["toolUseId"])
         assert await inbox(api) == [open_]
         snapshot = await api.snapshot(run)
-        assert (snapshot["status"], snapshot["awaits"]) == ("running", [open_])
+        assert (snapshot["status"], snapshot["paused"], snapshot["awaits"]) == ("running", True, [open_])
         reply = await answer(api, run, asked["awaitId"], YES | {"by": "user:boss"})
         by = await key_id(api)
         assert reply.status == 200 and reply.json["by"] == by

@@ -71,9 +71,9 @@ async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api
         ({"level": "workspace", "limits": [CALLS, CALLS]}, "two limits in calls"),
         ({"level": "workspace", "limits": [{**CALLS, "period": "week"}]}, "limits.0.period"),
         ({"level": "workspace", "limits": [{**CALLS, "onExceeded": "explode"}]}, "limits.0.onExceeded"),
-        ({"level": "workspace", "id": "x", "limits": []}, "id: give the agent or the session"),
-        ({"level": "agent", "limits": []}, "id: give the agent or the session"),
-        ({"level": "run", "id": "x", "limits": []}, "level"),
+        ({"level": "workspace", "id": "x", "limits": []}, "id: give the agent, the session or the run"),
+        ({"level": "agent", "limits": []}, "id: give the agent, the session or the run"),
+        ({"level": "child", "id": "x", "limits": []}, "level"),
         ({"level": "workspace"}, "limits"),
     ],
 )
@@ -83,7 +83,8 @@ async def test_a_limit_that_makes_no_sense_is_refused(api: Api, body: dict[str, 
 
 
 async def test_what_is_not_there_has_no_budget(api: Api) -> None:
-    for about in ({"level": "agent", "id": "nobody"}, {"level": "thread", "id": "ses_1abcdefabcdef"}):
+    missing = (("agent", "nobody"), ("thread", "ses_1abcdefabcdef"), ("run", "run_1abcdefabcdef"))
+    for about in [{"level": level, "id": id} for level, id in missing]:
         check_error(await api.call("PUT", "budgets", {**about, "limits": [CALLS]}), 404, "not_found")
     session = (await api.post("agent-sessions", {"modelId": "scripted:hello"})).json["sessionId"]
     about = {"level": "thread", "id": session, "limits": [{**CALLS, "period": "day"}]}
@@ -96,6 +97,35 @@ async def test_what_is_not_there_has_no_budget(api: Api) -> None:
 async def test_the_budget_of_a_run_is_checked(api: Api, budget: Any) -> None:
     reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x", "budget": budget})
     assert reply.status == 400 and "budget" in str(reply.json)
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_run_asks_whoever_may_raise_its_limit(api: Api) -> None:
+    run = await api.start("greedy", tools=[ECHO], budget={"calls": 3, "onExceeded": "ask"})
+    async with api.stream(run) as stream:
+        opened = await stream.until("await_opened")
+        assert (opened["kind"], opened["args"]) == (
+            "budget",
+            {"level": "run", "unit": "calls", "period": "total", "limit": 3, "spent": 3, "reserved": 0, "asked": 1},
+        )
+        assert "Raise the limit and go on?" in opened["question"]
+        [listed] = (await api.get("awaits?kind=budget")).json["awaits"]
+        assert (listed["id"], listed["runId"]) == (opened["awaitId"], run)
+        limits = [{"unit": "calls", "limit": 4, "onExceeded": "ask"}]
+        assert (await api.call("PUT", "budgets", {"level": "run", "id": run, "limits": limits})).status == 200
+        closed = await stream.until("await_closed")
+        assert closed["outcome"] == "approved" and closed["by"]
+        frames = await stream.rest()
+    assert [frame["how"] for frame in of_type(frames, "tool_result")] == ["returned"] * 4
+    assert frames[-1]["subtype"] == "success" and "terminationReason" not in frames[-1].body
+    other = await api.start("greedy", tools=[ECHO], budget={"calls": 3, "onExceeded": "ask"})
+    async with api.stream(other) as stream:
+        opened = await stream.until("await_opened")
+        answer = await api.post(f"agent-runs/{other}/awaits/{opened['awaitId']}", {"outcome": "denied"})
+        assert answer.status == 200
+        frames = await stream.rest()
+    assert (frames[-1]["subtype"], frames[-1]["terminationReason"]) == ("success", "budget")
+    check_error(await api.call("PUT", "budgets", {"level": "run", "id": run, "limits": limits}), 409, "conflict")
 
 
 @pytest.mark.requirement("run.tree.unpriced")

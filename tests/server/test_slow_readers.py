@@ -126,6 +126,7 @@ async def world() -> AsyncGenerator[World]:
         yield it
 
 
+@pytest.mark.requirement("run.log.read")
 async def test_nothing_is_read_for_a_client_that_has_not_taken_what_it_was_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

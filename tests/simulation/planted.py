@@ -30,6 +30,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
+from weftline.store.budgets import Booking
 from weftline.testing.simulation import Build
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.server import WallClock
@@ -498,8 +499,43 @@ class TakesDowntimeForWork(SimulatedLog):
         return None if loaded is None else replace(loaded, row=replace(loaded.row, epoch=loaded.epoch))
 
 
+def forgets_reservations(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """The ledger knows what was spent, and nothing of what is under way."""
+    account = work.account
+    if account is not None and "add" not in vars(account.ledger):
+        add = account.ledger.add
+        zero = {"held_nusd": 0, "held_tokens": 0, "held_calls": 0}
+        account.ledger.add = lambda bookings: add([replace(one, **zero) for one in bookings])
+    return stepping.step(state, work, facts, at=at)
+
+
+class ChangesBookings(SimulatedLog):
+    """What is booked is not what the facts say."""
+
+    def change(self, bookings: list[Booking]) -> list[Booking]:
+        raise NotImplementedError
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return super().flush([replace(write, bookings=self.change(write.bookings)) for write in writes])
+
+
+class SettlesTwice(ChangesBookings):
+    def change(self, bookings: list[Booking]) -> list[Booking]:
+        return [*bookings, *[one for one in bookings if one.held_tokens < 0]]
+
+
+class RefundsEarly(ChangesBookings):
+    """What is reserved is free again at once."""
+
+    def change(self, bookings: list[Booking]) -> list[Booking]:
+        return [replace(one, held_nusd=0, held_tokens=0, held_calls=0) for one in bookings]
+
+
 BUGS = (
-    Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5", step=WritesADecisionAgain),
+    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=48),
+    Bug("settles_twice", "B1 B2", log=SettlesTwice),
+    Bug("refunds_early", "B1", log=RefundsEarly),
+    Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5 B1 B2", step=WritesADecisionAgain),
     Bug("goes_on_as_if_nothing_were_lost", "K2 K13 C3 C4 C6 C12", step=lambda: goes_on_as_if_nothing_were_lost),
     Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=50),
     Bug(
@@ -520,7 +556,7 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=6),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=105),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=61),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=150),

@@ -12,7 +12,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     The worst case of a call has to fit before it begins. `calls` are those of tools; `seconds` is the time that model
     and tool calls take. When something does not fit, the run answers in one more turn without tools, for which enough
-    is kept (`final_turn`), or fails (`stop`). Money needs a model whose price is known.
+    is kept (`final_turn`), fails (`stop`), or waits for a person (`ask`). Money needs a model whose price is known.
     """
 
     usd: float | None = None
@@ -26,8 +26,8 @@ class Budget(Struct, frozen=True, kw_only=True):
             amount = getattr(self, name)
             if amount is not None and not 0 <= amount < float("inf"):
                 raise ValueError(f"{name} must be 0 or more, not {amount}")
-        if self.on_exceeded not in ("stop", "final_turn"):
-            raise ValueError(f"on_exceeded is stop or final_turn, not {self.on_exceeded!r}")
+        if self.on_exceeded not in ("stop", "final_turn", "ask"):
+            raise ValueError(f"on_exceeded is stop, final_turn or ask, not {self.on_exceeded!r}")
 
     @property
     def rule(self) -> BudgetRule:

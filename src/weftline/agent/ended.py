@@ -12,6 +12,7 @@ from weftline.agent.run import Run
 from weftline.agent.settings import Limits, Settings
 from weftline.providers.base import Provider
 from weftline.store.base import RunRow, Store
+from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
     from weftline.agent.forking import ForkChanges
@@ -30,6 +31,7 @@ class EndedRuns:
     """The part of `Engine` that is about them."""
 
     store: Store
+    workspaces: Workspaces
     _workspace: int
 
     if TYPE_CHECKING:
@@ -82,18 +84,35 @@ class EndedRuns:
 
         return await self.at_home(work)
 
+    async def export_thread(self, name: str, path: str | Path, *, force: bool = False) -> Path:
+        """Writes a thread to a file of JSON lines: what was said in it, and all of its runs, which must have ended.
+
+        Raises `NotFound` for an unknown thread, and `Conflict` if there is a file of this name, unless `force`.
+        """
+        from weftline.replay.exporting import export_thread_lines
+        from weftline.replay.files import write_file
+        from weftline.workspace import threads
+
+        async def work() -> Path:
+            thread = await threads.named(self.workspaces, self._workspace, name)
+            lines = export_thread_lines(self.store.log, self.store.records, thread, by_name=True)
+            return await write_file(lines, Path(path), force=force)
+
+        return await self.at_home(work)
+
     async def import_runs(self, path: str | Path) -> Imported:
-        """Adds the runs of an exported file, to be read; nobody carries them on.
+        """Adds the runs of an exported file, to be read; nobody carries them on. A thread is there to be gone on with.
 
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.
         """
-        from weftline.replay.importing import import_runs
+        from weftline.agent.imported import import_export
         from weftline.replay.reading import read_export
 
         async def work() -> Imported:
             found = await asyncio.to_thread(read_export, Path(path))
-            return await import_runs(self.store.log, await self.runtime(), found, workspace=self._workspace)
+            host = await self.runtime()
+            return await import_export(self.store.log, host, self.workspaces, found, workspace=self._workspace)
 
         return await self.at_home(work)
 

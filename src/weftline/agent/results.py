@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.failure import Failure
+from weftline.kernel.bodies import ProviderFailure
 from weftline.messages import Message, Usage
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ProviderError
@@ -47,6 +48,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     """How a run ended. `cost_usd` is None if the price of some model call is not known.
 
+    `usage` and `cost_usd` include the runs below it, at every depth; `own_usage` is that of its own model calls.
+
     `messages` is the conversation, history first, without instructions; `new_messages` are this run's.
     """
 
@@ -58,6 +61,7 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     new_messages: tuple[Message, ...] = ()
     calls: tuple[CallRecord, ...] = ()
     usage: Usage = Usage()
+    own_usage: Usage = Usage()
     cost_usd: float | None = None
     turns: int = 0
     attempts: int = 0
@@ -66,6 +70,8 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     error: str = ""
     code: str = ""
     reason: str = ""
+    provider_failure: ProviderFailure | None = None
+    """Of a run that a failed model call ended: what its provider said."""
 
     @property
     def output(self) -> OutputT:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
 
 from weftline.agent.bubbling import Cursor, with_children
+from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -14,9 +15,17 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AnyEvent, CallFinished, TextDelta, TurnFinished, TurnRestarted
 from weftline.failure import Failure
 from weftline.kernel import bodies
-from weftline.kernel.context import ContextRestored
-from weftline.kernel.entries import CallClosed, HistoryPinned, RunCreated, RunEnded, decode_fact
-from weftline.messages import Message
+from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
+from weftline.kernel.entries import (
+    AttemptFailed,
+    CallClosed,
+    HistoryPinned,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.messages import Message, Usage
 from weftline.plan import decode_plan
 from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
@@ -78,6 +87,14 @@ class Run(Generic[OutputT]):
         async for batch in self._batches(after=seq):
             for event in events_of(batch):
                 yield event
+
+    async def entries(self, *, after: int = 0, limit: int = 100) -> LogPage:
+        """A page of the run's log, oldest entry first: up to `limit` entries after the given `seq`, as they are stored.
+
+        Raises `InvalidRequest` for a limit below 1, and `NotFound` for an unknown run.
+        """
+        host = await self._engine.runtime()
+        return await log_page(host.logs, await self._key(), self.id, after=after, limit=limit)
 
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
         return Run[object](self._engine, run_id, output=None).events()
@@ -242,6 +259,7 @@ class _Told:
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
+        self._own = Usage()
         self._began_us = 0
         self._ended_us = 0
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
@@ -260,6 +278,8 @@ class _Told:
                     self.pinned = head.upto
                 case CallClosed():
                     self._take_call(head, item.body)
+                case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
+                    self._own += head.usage
                 case RunEnded():
                     self._end = head, bodies.decode_ended(item.body)
                     self._ended_us = item.at
@@ -304,12 +324,14 @@ class _Told:
             new_messages=tuple(messages[self._given :]),
             calls=tuple(self._calls),
             usage=head.usage,
+            own_usage=self._own,
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
             turns=head.turns,
             attempts=head.attempts,
             elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
+            provider_failure=ended.provider,
             reason=head.reason,
         )
 

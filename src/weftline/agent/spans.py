@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from weftline.agent.span_content import answered, asked, said
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
@@ -18,6 +19,7 @@ from weftline.kernel.entries import (
     CallClosed,
     CallOpened,
     CallStarted,
+    CancelRequested,
     Fact,
     ModelRef,
     RunCreated,
@@ -25,7 +27,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Usage
+from weftline.messages import Usage, joined_text
 from weftline.store.base import Stored
 from weftline.tools.results import output_bytes
 
@@ -42,6 +44,7 @@ KINDS = tuple(
             CallOpened,
             CallStarted,
             CallClosed,
+            CancelRequested,
             RunEnded,
         )
     ]
@@ -67,16 +70,21 @@ class Span(Struct, kw_only=True):
     """The run whose spans belong inside this one."""
 
 
-def spans_of(run_id: str, facts: Sequence[Stored], *, agent: str | None) -> Span | None:
-    """The span of a run that has ended, from facts of these `KINDS`; None if its log is not whole any more."""
-    folded = _Spans(run_id, agent)
+def spans_of(run_id: str, facts: Sequence[Stored], *, agent: str | None, content: bool = False) -> Span | None:
+    """The span of a run that has ended, from facts of these `KINDS`; None if its log is not whole any more.
+
+    With `content` spans have what was said, the arguments of calls and their results.
+    """
+    folded = _Spans(run_id, agent, content=content)
     for stored in facts:
         folded.take(decode_fact.decode(stored.head), stored)
     return folded.root
 
 
 class _Spans:
-    def __init__(self, run_id: str, agent: str | None) -> None:
+    def __init__(self, run_id: str, agent: str | None, *, content: bool) -> None:
+        self._content = content
+        self._cancelled = False
         self.root: Span | None = None
         self._run_id = run_id
         self._agent = agent
@@ -93,24 +101,35 @@ class _Spans:
         match head:
             case RunCreated():
                 self._begin(at)
+                if self._content and self.root is not None:
+                    self.root.attributes |= asked(bodies.decode_created(stored.body))
             case AttemptStarted():
                 self._ask(head, at)
             case AttemptFailed():
-                self._answered(at, head.usage, error=head.cls)
+                self._answered(at, head.usage, error=None if head.reason == "cancelled" else head.cls)
             case TurnCompleted():
+                if self._content and self._model is not None:
+                    self._model.attributes |= said(bodies.decode_turn(stored.body).message)
                 self._answered(at, head.usage, finish=head.finish)
                 self._unclosed = len(head.calls)
                 if not head.calls:
                     self._end_turn(at)
             case CallOpened():
                 self._open(head, at)
+                if self._content and head.index in self._calls:
+                    args = bytes(bodies.decode_opened(stored.body).args).decode()
+                    self._calls[head.index].attributes["gen_ai.tool.call.arguments"] = args
             case CallStarted() if head.child and head.index in self._calls:
                 self._calls[head.index].child_id = head.child
                 self._calls[head.index].attributes["weftline.child_id"] = head.child
             case CallClosed():
                 self._close(head, stored)
+            case CancelRequested():
+                self._cancelled = True
             case RunEnded():
                 self._end(head, at)
+                if self._content and self.root is not None and head.status == "succeeded":
+                    self.root.attributes |= answered(bodies.decode_ended(stored.body).text)
             case _:
                 pass
 
@@ -168,9 +187,13 @@ class _Spans:
         span = self._calls.pop(head.index, None)
         if span is None:
             return
-        span.end_us, span.error = stored.at, head.how if head.is_error else None
+        # Whoever cancels a run has not failed, and neither has what was cut off by that.
+        span.end_us, span.error = stored.at, head.how if head.is_error and not self._cancelled else None
+        parts = bodies.decode_closed(stored.body).parts
         span.attributes["weftline.how"] = head.how
-        span.attributes["weftline.output_bytes"] = output_bytes(bodies.decode_closed(stored.body).parts)
+        span.attributes["weftline.output_bytes"] = output_bytes(parts)
+        if self._content:
+            span.attributes["gen_ai.tool.call.result"] = joined_text(parts)
         self._unclosed -= not head.parent
         if not self._calls and self._unclosed == 0:
             self._end_turn(stored.at)

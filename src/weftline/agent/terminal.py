@@ -142,4 +142,5 @@ _ASKED = {
     "doubt": _doubt,
     "clarification": _question,
     "deploy": _confirm,
+    "budget": _confirm,
 }

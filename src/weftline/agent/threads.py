@@ -42,7 +42,6 @@ class Host(Protocol):
     def workspace_key(self) -> int: ...
 
 
-_DIGEST = b"library"
 _PAGE = 200
 
 
@@ -127,7 +126,7 @@ class Thread:
                 leave()
 
     async def key(self) -> int:
-        once = IdempotencyKey("library", f"library:{self.name}", _DIGEST)
+        once = IdempotencyKey("library", threads.name_key(self.name), threads.BY_NAME)
         draft = ThreadDraft(name=self.name, agent=None, spec=b"{}")
         row = await threads.create(self._engine.workspaces, self._engine.workspace_key, draft, idempotency=once)
         return row.key

@@ -32,9 +32,9 @@ def command() -> None:
 @click.option("--per", type=click.Choice(["day", "month"]), help="For each day or month of UTC, not once and for all.")
 @click.option(
     "--on-exceeded",
-    type=click.Choice(["final_turn", "stop"]),
+    type=click.Choice(["final_turn", "stop", "ask"]),
     default="final_turn",
-    help="What a run does whose next call does not fit: answer in one more turn, or fail.",
+    help="What a run does whose next call does not fit: answer in one more turn, fail, or ask a person.",
 )
 @DB
 @JSON

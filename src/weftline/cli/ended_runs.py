@@ -7,17 +7,33 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from weftline.cli.found_runs import StoredRuns
+from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
+from weftline.runtime import ids
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader, ReadStore, RunRow
+from weftline.store.records import threads
+from weftline.store.records.threads import ThreadRow
 from weftline.store.records.workspaces import find
+from weftline.workspace.threads import name_key
 
 
 class EndedRuns:
     def __init__(self, store: ReadStore, workspace: str | None) -> None:
         self.log: LogReader = store.log
+        self.records = store.records
         self._store = store
         self._workspace = workspace
+
+    async def find_thread(self, session_id: str) -> tuple[ThreadRow, bool]:
+        """A thread by its id, and whether code knows it by its name. Raises `NotFound`."""
+        parsed = ids.parse(session_id, prefix="ses_")
+        row = None if parsed is None else await self.records.read(threads.by_key(parsed[0]))
+        key = None if self._workspace is None else await self.records.read(find(self._workspace))
+        if row is None or parsed is None or row.salt != parsed[1] or key not in (None, row.workspace):
+            raise NotFound(f"There is no session {session_id!r}.")
+        known = await self.records.read(threads.under(name_key(row.name), workspace=row.workspace))
+        return row, known is not None and known[1] == row.key
 
     async def find(self, run_id: str) -> RunRow:
         """By the beginning of its id. Raises `NotFound` for a run of another workspace than the one that was named."""

@@ -13,7 +13,7 @@ from weftline.cli.where import WORKSPACE
 
 
 @click.command()
-@click.argument("run_id")
+@click.argument("run_id", metavar="RUN")
 @click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @WORKSPACE
@@ -22,7 +22,8 @@ from weftline.cli.where import WORKSPACE
 def command(run_id: str, output: Path | None, force: bool, workspace: str | None, db: Path, as_json: bool) -> None:
     """Write a run that has ended, and those below it, as JSON lines to a file or to standard output.
 
-    The store may be in use by a server. The beginning of the run's id is enough.
+    RUN is the id of a run, of which the beginning is enough, or that of a session: then all of its runs are written,
+    which must have ended, and what was said in it. The store may be in use by a server.
     """
     if as_json and output is None:
         raise click.UsageError("--json says what was written to a file: name one with --output.")
@@ -35,16 +36,20 @@ def command(run_id: str, output: Path | None, force: bool, workspace: str | None
 
 async def _export(run_id: str, output: Path | None, workspace: str | None, db: Path, *, force: bool) -> str:
     from weftline.cli.ended_runs import ended_runs
-    from weftline.replay.exporting import export_lines
+    from weftline.replay.exporting import export_lines, export_thread_lines
     from weftline.replay.files import write_file
     from weftline.runtime import ids
 
     async with ended_runs(db, workspace) as runs:
-        row = await runs.find(run_id)
-        lines = export_lines(runs.log, row)
+        if run_id.startswith("ses_"):
+            thread, by_name = await runs.find_thread(run_id)
+            found, lines = run_id, export_thread_lines(runs.log, runs.records, thread, by_name=by_name)
+        else:
+            row = await runs.find(run_id)
+            found, lines = ids.run_id(row.key, row.salt), export_lines(runs.log, row)
         if output is not None:
             await write_file(lines, output, force=force)
         else:
             async for line in lines:
                 click.echo(line, nl=False)
-        return ids.run_id(row.key, row.salt)
+        return found

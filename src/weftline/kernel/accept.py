@@ -125,7 +125,7 @@ def _answers(s: State, head: AwaitClosed) -> bool:
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
-    if question.kind == "deploy":
+    if question.kind == "deploy" or question.kind == "budget":
         return head.index == OF_RUN and bool(head.by)
     call = _call(s, head)
     if call is None or call.awaiting != head.id or not head.by:

@@ -46,7 +46,7 @@ def carry_on(s: State) -> Decision:
         return judged
     if s.budget.refused is not None and not _is_over(s) and (refused := budgeting.before_batch(s)) is not None:
         return refused
-    if batch.asked and (batch.asked > batch.gated + batch.held or _is_over(s)):
+    if batch.asked and not budgeting.waits(s) and (batch.asked > batch.gated + batch.held or _is_over(s)):
         return _admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)

@@ -238,12 +238,25 @@ class SummaryBody(Struct, omit_defaults=True):
     """The one that wrote it."""
 
 
+class ProviderFailure(Struct, frozen=True, omit_defaults=True):
+    """What a model's provider failed with: the kind is one of our classes, code and status are its own."""
+
+    provider: str
+    operation: str
+    """`chat`, as traces call it."""
+    kind: str
+    retryable: bool
+    code: str | None = None
+    status: int | None = None
+
+
 class EndedBody(Struct, omit_defaults=True):
-    """Of `run.ended`, and of `child.ended` in the parent's log."""
+    """Of `run.ended`, and of `child.ended` in the parent's log. `provider` is that of a run that a model call ended."""
 
     text: str = ""
     error: str = ""
     partial_text: str | None = None
+    provider: ProviderFailure | None = None
 
 
 class ProviderNote(Struct):

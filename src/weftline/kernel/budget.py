@@ -20,8 +20,10 @@ Level: TypeAlias = Literal["workspace", "agent", "thread", "run", "child"]
 """Where a limit was set, from the root of the tree. A child is a run that carries out a call of another."""
 Period: TypeAlias = Literal["total", "day", "month"]
 """What a limit is for: all time, or each day or month of UTC."""
-OnExceeded: TypeAlias = Literal["stop", "final_turn"]
-"""What becomes of a run whose next call does not fit: it fails, or answers in one more turn without tools."""
+OnExceeded: TypeAlias = Literal["stop", "final_turn", "ask"]
+"""What becomes of a run whose next call does not fit: it fails, answers in one more turn without tools, or waits until
+a person has raised the limit or wants it to answer.
+"""
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

@@ -16,7 +16,7 @@ from weftline import prompts_policy
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.endings import await_closed, blocked, end
-from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.entries import OF_RUN, AttemptFailed, AwaitOpened, CallClosed, Fact, RunEnded, TurnCompleted
 from weftline.kernel.state import Decision, New, State
 
 STOPPED = "budget_exceeded"
@@ -26,9 +26,24 @@ UNPRICED = "unpriced_model"
 # Decisions
 
 
+def asked(s: State) -> Decision | None:
+    """Asks a person, once nothing is under way that would be cut off; None if nobody is asked."""
+    if not waits(s) or s.attempt.open or s.compaction.open or s.batch.running:
+        return None
+    return Decision((New(AwaitOpened(s.turn, OF_RUN, f"budget_{s.budget.asked + 1}", "budget", "")),))
+
+
+def waits(s: State) -> bool:
+    """Whether a person is to say how it goes on; where there is none to ask, the run is brought to its end."""
+    refused = s.budget.refused
+    if refused is None or refused.outcome != "ask" or refused.final or refused.model:
+        return False
+    return s.limits.interrupts_allowed and not s.limits.nobody_to_ask
+
+
 def before_batch(s: State) -> Decision | None:
-    """Answers the calls that can no longer begin; None if all have begun or have a result."""
-    if s.budget.refused is None or not s.batch.asked:
+    """Answers the calls that can no longer begin; None if all have begun or have a result, or a person is asked."""
+    if s.budget.refused is None or not s.batch.asked or waits(s):
         return None
     text = prompts_policy.over_budget(s.budget.refused.level)
     append: list[New] = []

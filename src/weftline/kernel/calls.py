@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
     Effect,
     Limits,
 )
-from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Grant, Guards, Question, Questions, State
+from weftline.kernel.state import Batch, Budget, BudgetUse, Call, Doubt, Grant, Guards, Question, Questions, State
 
 MAX_DOUBTS = 16
 """Remembered call by call. After that a tool with one more call in doubt is not called again at all."""
@@ -122,7 +122,7 @@ def gated(s: State, head: CallGated) -> State | None:
 
 
 def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
-    if head.kind == "deploy":
+    if head.kind == "deploy" or head.kind == "budget":
         return _held(s, head, at)
     call, questions = _asked_about(s, head), s.questions
     if call is None or call.awaiting or call.gated or head.id in questions.open:
@@ -173,12 +173,22 @@ def _let_go(s: State, head: AwaitClosed) -> State | None:
     """A person has decided about the run, or nobody needs to any more. Whoever says no has it cancelled."""
     if head.id != s.control.held_by or head.id not in s.questions.open:
         return None
-    control = replace(s.control, held_by="")
+    control, asked = replace(s.control, held_by=""), s.questions.open[head.id]
     questions = _without_question(s.questions, head.id)
+    if asked.kind == "budget":
+        return replace(s, version=s.version + 1, control=control, questions=questions, budget=_answered(s.budget, head))
     if head.outcome == "denied" and not control.cancel:
         offered = tuple([id for id, question in questions.open.items() if question.kind == "call"])
         control, questions = replace(control, cancel="deploy"), replace(questions, ignored=offered)
     return replace(s, version=s.version + 1, control=control, questions=questions)
+
+
+def _answered(budget: Budget, head: AwaitClosed) -> Budget:
+    """A call that did not fit is tried again, or the run is brought to its end."""
+    refused = budget.refused
+    if refused is not None:
+        refused = replace(refused, outcome="final_turn") if head.outcome == "denied" else None
+    return replace(budget, refused=refused, asked=budget.asked + 1)
 
 
 def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:

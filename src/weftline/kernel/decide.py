@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel import compaction, policies
+from weftline.kernel import budgeting, compaction, policies
 from weftline.kernel.batches import carry_on
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
@@ -43,6 +43,8 @@ def decide(s: State) -> Decision:
 
 
 def _go_on(s: State) -> Decision:
+    if s.budget.refused is not None and (asks := budgeting.asked(s)) is not None:
+        return asks
     if s.compaction.open:
         return compaction.under_way(s)
     attempt = s.attempt

@@ -217,7 +217,9 @@ class Budget(Room, frozen=True):
     holds: dict[str, Held] = {}
     """By what is under way: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
     refused: BudgetRefused | None = None
-    """What brings the run to its end."""
+    """What brings the run to its end, or has it ask a person."""
+    asked: int = 0
+    """How often a person was asked about that."""
 
 
 MAX_COST_NUSD = 10**18

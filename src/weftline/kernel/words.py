@@ -31,10 +31,11 @@ no room for the call (`cap`).
 """
 Verdict: TypeAlias = Literal["ok", "unknown", "invalid", "blocked", "answered", "denied", "excluded"]
 """What is to become of a call that the model asked for, as far as its tool, its arguments, gates and people decide."""
-AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "clarification", "deploy"]
+AwaitKind: TypeAlias = Literal["confirm", "question", "plan", "doubt", "clarification", "deploy", "budget"]
 """What a person is asked: whether a call may begin; a question of the model's, or what to think of its plan, where the
 answer is the call's result; what became of a call that a crash cut off; or what a failed call lacks, where the answer
-is a message to the model. One kind is about the run itself: whether it may go on with other code than before.
+is a message to the model. Two kinds are about the run itself: whether it may go on with other code than before, or
+spend more than its budget leaves.
 """
 AwaitOutcome: TypeAlias = Literal["approved", "denied", "answered", "expired", "withdrawn"]
 """How an await was closed. The last two are the kernel's: nobody answered in time, or nobody needs the answer any more.
@@ -49,6 +50,7 @@ ANSWERS: dict[AwaitKind, frozenset[AwaitOutcome]] = {
     "doubt": frozenset({"approved", "answered", "denied"}),
     "clarification": frozenset({"answered", "denied"}),
     "deploy": frozenset({"approved", "denied"}),
+    "budget": frozenset({"approved", "denied"}),
 }
 """What a person may say to an await of each kind."""
 OF_RUN = -1

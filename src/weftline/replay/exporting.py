@@ -20,6 +20,8 @@ from weftline.replay.format import (
     ExportedRow,
     HeaderLine,
     MessageLine,
+    SaidLine,
+    ThreadLine,
     encode_line,
     entry_line,
 )
@@ -27,7 +29,12 @@ from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import blobs_of
 from weftline.runtime.paging import entries
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader, RunFilter, RunRow
+from weftline.store.database import Database
+from weftline.store.records import threads
+from weftline.store.records.threads import ThreadRow
+
+_PAGE = 200
 
 
 async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
@@ -40,10 +47,45 @@ async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
     digest = Digest()
     header = HeaderLine(VERSION, listed[0].id, tuple(listed), tuple([one.id for one in listed[1:]]))
     yield digest.take(encode_line(header))
+    async for line in _runs_and_contents(log, [one for one, _ in rows], digest):
+        yield line
+
+
+async def export_thread_lines(
+    log: LogReader, records: Database, thread: ThreadRow, *, by_name: bool
+) -> AsyncGenerator[bytes]:
+    """The same of a thread: all that was said in it, and all of its runs. It may have none.
+
+    Raises `Conflict` before the first line if one of its runs has not ended or is not all there.
+    """
+    roots: list[RunRow] = []
+    before: int | None = None
+    while page := await log.runs(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
+        before = page[-1].key
+        roots += page
+    rows = [family for root in reversed(roots) for family in await _family(log, root)]
+    listed = [await _listed(log, one, parent=parent) for one, parent in rows]
+    digest, id = Digest(), ids.session_id(thread.key, thread.salt)
+    yield digest.take(encode_line(HeaderLine(VERSION, "", tuple(listed), thread=id)))
+    metadata = decode(thread.metadata, type=dict[str, str])
+    spec = Raw(await records.read(threads.spec_of(thread.key)))
+    about = ThreadLine(id, thread.name, thread.created_at, spec, thread.agent, metadata, by_name)
+    yield digest.take(encode_line(about))
+    runs = {one.key: ids.run_id(one.key, one.salt) for one, _ in rows}
+    for run, message in await records.read(threads.said_in(thread.key), heavy=True):
+        yield digest.take(encode_line(SaidLine(runs[run], Raw(message))))
+    async for line in _runs_and_contents(log, [one for one, _ in rows], digest, thread=thread.key):
+        yield line
+
+
+async def _runs_and_contents(
+    log: LogReader, rows: Sequence[RunRow], digest: Digest, *, thread: int | None = None
+) -> AsyncGenerator[bytes]:
+    """What follows the header. What `thread` has said is in the file already."""
     blobs: dict[str, None] = {}
-    for one, _ in rows:
+    for one in rows:
         run_id = ids.run_id(one.key, one.salt)
-        history = await history_of(log, one)
+        history = await history_of(log, one) if thread is None or one.thread != thread else ()
         for message in history:
             yield digest.take(encode_line(MessageLine(run_id, Raw(message))))
         named = [decode_message(message) for message in history]
@@ -53,7 +95,7 @@ async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
             yield digest.take(entry_line(run_id, item))
         blobs |= dict.fromkeys(sorted(blobs_of(named)))
     for id in blobs:
-        data = await log.blob(row.workspace, id)
+        data = await log.blob(rows[0].workspace, id)
         if data is not None:
             yield digest.take(encode_line(BlobLine(id, data)))
     yield encode_line(EndLine(digest.lines, digest.hex))

@@ -1,7 +1,9 @@
 """The file that a run is exported to: JSON lines, in an order that is the same each time.
 
     {"line": "header", "version": 1, "run": …, "runs": [{"id": …, "sha256": …}, …]}
-    {"line": "message", "run": …, "message": {…}}     what its thread had said before it
+    {"line": "thread", "id": …, "name": …, "spec": {…}}   in the file of a thread, which has all runs of it
+    {"line": "said", "run": …, "message": {…}}        a message of the thread, and the run that left it there
+    {"line": "message", "run": …, "message": {…}}     in the file of a run: what its thread had said before it
     {"line": "entry", "run": …, "seq": 1, "at": …, "kind": "run.created", "head": {…}, "body": {…}}
     {"line": "blob", "id": …, "data": …}              what messages name, in base64
     {"line": "offered", "run": …, "offered": {…}}     in files that tests are made of: prompt and tools
@@ -59,9 +61,28 @@ class HeaderLine(_Line, frozen=True, tag="header"):
     runs: tuple[ExportedRow, ...]
     children: tuple[str, ...] = ()
     """The runs below it, at any depth."""
+    thread: str = ""
+    """In the file of a thread, its id. There is no `run` then, and `runs` are all of its runs and those below them."""
 
 
 class MessageLine(_Line, frozen=True, tag="message"):
+    run: str
+    message: Raw
+
+
+class ThreadLine(_Line, frozen=True, tag="thread"):
+    """A thread, without the secrets of its tools. `by_name`: it is one of code, which knows it by its name."""
+
+    id: str
+    name: str
+    created_at: int
+    spec: Raw
+    agent: str | None = None
+    metadata: dict[str, str] = {}
+    by_name: bool = False
+
+
+class SaidLine(_Line, frozen=True, tag="said"):
     run: str
     message: Raw
 
@@ -107,7 +128,7 @@ class EndLine(_Line, frozen=True, tag="end"):
     sha256: str
 
 
-Line: TypeAlias = HeaderLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
+Line: TypeAlias = HeaderLine | ThreadLine | SaidLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
 
 decode_line = Decoder(Line).decode
 _encode = Encoder().encode

@@ -28,6 +28,8 @@ class Imported(Struct, frozen=True):
 
     created: tuple[str, ...]
     present: tuple[str, ...]
+    thread: str | None = None
+    """The thread of a thread's file, as it is known here."""
 
 
 class ImportTarget(Protocol):

@@ -7,11 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.json import decode
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
-from weftline.kernel.entries import FORMAT, KNOWN_RULES
+from weftline.kernel.entries import FORMAT, KNOWN_RULES, HistoryPinned, decode_fact
 from weftline.messages import Blob
 from weftline.plan import decode_plan
 from weftline.replay.format import (
@@ -26,6 +27,8 @@ from weftline.replay.format import (
     MessageLine,
     Offered,
     OfferedLine,
+    SaidLine,
+    ThreadLine,
     decode_line,
     entry_line,
     stored,
@@ -47,11 +50,18 @@ class ExportedRun(Struct):
         return [item for item in self.items if item.head]
 
 
+class ExportedThread(Struct):
+    line: ThreadLine
+    said: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    """Each message with the id of the run that left it there."""
+
+
 class Export(Struct):
-    """What a file holds. The first run is the one that was exported."""
+    """What a file holds. The first run is the one that was exported, unless it is the file of a thread."""
 
     runs: list[ExportedRun]
     blobs: list[Blob]
+    thread: ExportedThread | None = None
 
 
 def read_export(path: Path) -> Export:
@@ -67,6 +77,10 @@ def read_lines(lines: Iterable[bytes], *, name: str = "the file") -> Export:
     return _Reader(name).read(lines)
 
 
+def _is_whole(header: HeaderLine) -> bool:
+    return not header.run if header.thread else bool(header.runs) and header.runs[0].id == header.run
+
+
 class _Reader:
     def __init__(self, name: str) -> None:
         self._name = name
@@ -77,6 +91,8 @@ class _Reader:
         self._blobs: list[Blob] = []
         self._blob_lines: dict[str, int] = {}
         self._ended = False
+        self._thread_id = ""
+        self._thread: ExportedThread | None = None
 
     def read(self, lines: Iterable[bytes]) -> Export:
         for at, line in enumerate(lines, 1):
@@ -91,8 +107,10 @@ class _Reader:
         if not self._ended:
             self._at += 1
             raise self._wrong("the file has been cut: its end is missing")
+        if self._thread_id and self._thread is None:
+            raise self._wrong(f"the thread {self._thread_id} is not in the file")
         self._check_runs()
-        return Export(list(self._runs.values()), self._blobs)
+        return Export(list(self._runs.values()), self._blobs, self._thread)
 
     def _begin(self, line: bytes) -> None:
         version = version_of(line)
@@ -101,8 +119,9 @@ class _Reader:
         if version > VERSION:
             raise self._wrong(f"the file has version {version}, and this Weftline reads those up to {VERSION}")
         header = self._decoded(line)
-        if not isinstance(header, HeaderLine) or not header.runs or header.runs[0].id != header.run:
+        if not isinstance(header, HeaderLine) or not _is_whole(header):
             raise self._wrong("the header does not say which runs there are")
+        self._thread_id = header.thread
         for row in header.runs:
             if ids.parse(row.id, prefix="run_") is None or row.id in self._runs:
                 raise self._wrong(f"{row.id!r} cannot be the id of a run here")
@@ -115,6 +134,13 @@ class _Reader:
         match line:
             case EntryLine():
                 self._take_entry(line, encoded)
+            case ThreadLine():
+                self._take_thread(line)
+            case SaidLine():
+                if self._thread is None:
+                    raise self._wrong("there is a message of a thread that the file does not have")
+                self._run(line.run)
+                self._thread.said.append((line.run, bytes(line.message)))
             case MessageLine():
                 self._run(line.run).history.append(bytes(line.message))
             case BlobLine():
@@ -127,6 +153,13 @@ class _Reader:
                 self._ended = True
             case HeaderLine():
                 raise self._wrong("there is a second header")
+
+    def _take_thread(self, line: ThreadLine) -> None:
+        if line.id != self._thread_id or self._thread is not None or ids.parse(line.id, prefix="ses_") is None:
+            raise self._wrong(f"the header does not name the thread {line.id!r}")
+        if not isinstance(decode(line.spec), dict):
+            raise self._wrong("the spec of the thread is not an object")
+        self._thread = ExportedThread(line)
 
     def _take_blob(self, line: BlobLine) -> None:
         # Contents are shared by all runs of a store that name them: another one under this id would be everybody's.
@@ -167,10 +200,25 @@ class _Reader:
             if self._digests[run_id].hex != run.row.sha256:
                 raise self._wrong(f"the digest of {run_id} in the header is not that of its entries")
         named = {id for run in self._runs.values() for id in self._named(run)}
+        if self._thread is not None:
+            self._check_thread(self._thread, named)
         for id, line in self._blob_lines.items():
             if id not in named:
                 self._at = line
                 raise self._wrong(f"no run of the file names the content {id}")
+
+    def _check_thread(self, thread: ExportedThread, named: set[str]) -> None:
+        """What it says can be read and rests on the file alone. Its runs began with what was said before them."""
+        said = [message for _, message in thread.said]
+        try:
+            lost = blobs_of([decode_message(message) for message in said]) - named
+        except UNREADABLE:
+            raise self._wrong(f"the messages of {thread.line.id} cannot be read") from None
+        if lost:
+            raise self._wrong(f"no run of the file names the content {min(lost)} of the thread")
+        for run in self._runs.values():
+            pinned = [decode_fact.decode(item.head) for item in run.items if item.kind == "history.pinned"]
+            run.history = said[: max([head.upto for head in pinned if isinstance(head, HistoryPinned)], default=0)]
 
     def _named(self, run: ExportedRun) -> set[str]:
         try:

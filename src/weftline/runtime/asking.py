@@ -32,11 +32,12 @@ from weftline.tools.base import Diverged, Tool, ToolFailed, ToolOutput
 TOOL_TIMEOUT_S = 120.0
 
 
-def tool_timeout_s(tool: Tool, state: State) -> float:
-    """How long a call may take: by the run's policy, else as its tool says."""
+def tool_timeout_s(tool: Tool, state: State, work: WorkingSet, services: Services) -> float:
+    """How long a call may take: by the run's policy, else as its tool says, and no longer than its budgets leave."""
     rule = state.limits.policy
     own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
-    return own_s or TOOL_TIMEOUT_S
+    limit_s = own_s or TOOL_TIMEOUT_S
+    return limit_s if work.account is None else work.account.within(limit_s, at=services.clock.now_us())
 
 
 class AskingCall:

@@ -15,11 +15,13 @@ from msgspec import Struct
 from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Period, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, TurnCompleted
+from weftline.kernel.policy import tighter
 from weftline.kernel.state import State
 from weftline.plan import RunPlan
 from weftline.store.budgets import (
     Booking,
     Limit,
+    SetLimit,
     Sums,
     agent_account,
     day_of,
@@ -97,7 +99,7 @@ class _Use:
 
 class Ledger:
     def __init__(self) -> None:
-        self._limits: dict[str, tuple[Limit, ...]] = {}
+        self._limits: dict[str, tuple[SetLimit, ...]] = {}
         self._use: dict[str, _Use] = {}
 
     @property
@@ -113,7 +115,7 @@ class Ledger:
 
     async def read_limits(self, records: Database) -> None:
         """Somebody has set some: they hold from the next call on."""
-        found: dict[str, tuple[Limit, ...]] = {}
+        found: dict[str, tuple[SetLimit, ...]] = {}
         for one in await records.read(budgets.limits()):
             found[one.account] = (*found.get(one.account, ()), one)
         self._limits = found
@@ -163,6 +165,34 @@ class Ledger:
                         limit.on_exceeded,
                     )
         return None
+
+    @property
+    def workspaces(self) -> set[int]:
+        """Those with limits of their own."""
+        return {limit.workspace for limits in self._limits.values() for limit in limits}
+
+    def is_raised(self, refused: BudgetRefused, rules: Mapping[str, BudgetRule]) -> bool:
+        """Whether there is more now than when a call did not fit, or no limit any more."""
+        same = [
+            one for one in self.limits(refused.on, rules) if (one.unit, one.period) == (refused.unit, refused.period)
+        ]
+        return all(limit.amount > refused.limit for limit in same)
+
+    def setter(self, refused: BudgetRefused) -> str:
+        """Who set the limit that a call did not fit, as it is now; "" if nobody did."""
+        set_ones = [one for one in self._limits.get(refused.on, ()) if one.unit == refused.unit]
+        return set_ones[0].set_by if set_ones else ""
+
+    def time_left_us(self, accounts: Accounts, rules: Mapping[str, BudgetRule], *, at: int) -> int | None:
+        """How long a call may take at most; None if nobody says."""
+        left: int | None = None
+        for account in accounts:
+            for limit in self.limits(account, rules):
+                if limit.unit == "seconds":
+                    use = self._use.get(account)
+                    spent = 0 if use is None else use.sums(limit.period, day_of(at)).active_us
+                    left = tighter(left, max(limit.amount - spent, 1))
+        return left
 
     def keep_for_final(self, account: str, need: Need) -> None:
         """What a run wants left for its final turn by those below it."""
@@ -228,9 +258,20 @@ class Account:
         return self._accounts
 
     @property
+    def is_child(self) -> bool:
+        return self._parent is not None
+
+    @property
     def active(self) -> bool:
         """Whether there may be a limit above the run's calls."""
         return bool(self.rules) or self.ledger.active
+
+    def within(self, limit_s: float, *, at: int) -> float:
+        """How long a call may take that has `limit_s` otherwise: seconds are not reserved, but bound it."""
+        if not self.active:
+            return limit_s
+        left = self.ledger.time_left_us(self.accounts, self.rules, at=at)
+        return limit_s if left is None else min(limit_s, left / 1_000_000)
 
     def above_child(self) -> tuple[Accounts, dict[str, BudgetRule]]:
         """The accounts that the calls of a child are booked on besides its own, and the limits of runs among them."""

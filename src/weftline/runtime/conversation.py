@@ -168,6 +168,8 @@ class Conversation:
         """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
+        self.failed: tuple[AttemptFailed, bodies.FailedBody] | None = None
+        """The latest model call that failed."""
         self.partial = ""
         """The text that it had streamed by then."""
         self.rejected = ""
@@ -421,6 +423,7 @@ class Conversation:
                 if head.reason == "error":
                     # A later try that failed before its first word does not take away what an earlier one had said.
                     self.failure, self.partial = failed.message, failed.text or self.partial
+                    self.failed = head, failed
             case _:
                 pass  # not part of the conversation
 
@@ -433,6 +436,7 @@ class Conversation:
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
         self.failure = self.partial = self.rejected = ""
+        self.failed = None
         self.gated = {}
         self.answers = {}
         self.asked_back = {}

@@ -66,9 +66,10 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
-from weftline.runtime.requests import check_request
+from weftline.runtime.requests import check_request, control_body, message_id_of
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.toolbox import ServerTools, ToolSource
@@ -170,6 +171,8 @@ class EmbeddedEngine(StoredRuns):
         restored = self._recovery.held
         await self._recovery.begin()
         self._moving.set()
+        for workspace in self._ledger.workspaces:
+            await self._wake_waiting(workspace)  # a limit may have been raised by a process that died right after
         if store.unclean or restored:
             # A thread whose end was durable before a crash takes its runs with it, including those not cancelled yet.
             for thread in await store.ended_threads_with_runs():
@@ -362,8 +365,13 @@ class EmbeddedEngine(StoredRuns):
         digests = self._tools.digests(plan)
         return plan if digests is None else replace(plan, digests=digests)
 
-    async def budgets_changed(self) -> None:
+    async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
+        await self._wake_waiting(workspace, by=by)
+
+    async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
+        store, load = self._log_store, self._residents.load
+        await wake_waiting(store, self._ledger, workspace=workspace, load=load, append=self._append, by=by)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._created_once.find(workspace, idempotency)
@@ -477,7 +485,7 @@ class EmbeddedEngine(StoredRuns):
         elif not accepts(run.state, head):
             raise Forbidden("This run does not take interruptions.", code="interrupts_not_allowed")
         else:
-            await self._append(run, head, _control(labels))
+            await self._append(run, head, control_body(labels))
         for child in run.state.open_children:
             with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
                 await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by)
@@ -500,10 +508,10 @@ class EmbeddedEngine(StoredRuns):
         if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
             raise Conflict("The run takes no more messages.")
         queued = [
-            Draft(MessageQueued(_message_id(run, place), "steer"), bodies.encode(bodies.QueuedBody((Text(text),))))
+            Draft(MessageQueued(message_id_of(run, place), "steer"), bodies.encode(bodies.QueuedBody((Text(text),))))
             for place, text in enumerate(messages)
         ]
-        await self._append_all(run, (*queued, Draft(head, _control(labels, messages=len(messages)))))
+        await self._append_all(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
         for child in run.state.open_children:
             with suppress(Conflict, NotFound):
                 await self.resume(ids.key_of(child), requested_by=requested_by)
@@ -511,12 +519,12 @@ class EmbeddedEngine(StoredRuns):
     async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         run = await self._load_unfinished(key)
-        return await self._queue(run, MessageQueued(_message_id(run), "steer"), text, message_id)
+        return await self._queue(run, MessageQueued(message_id_of(run), "steer"), text, message_id)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
         run = await self._load_unfinished(key)
-        return await self._queue(run, MessageQueued(_message_id(run), "follow_up"), text)
+        return await self._queue(run, MessageQueued(message_id_of(run), "follow_up"), text)
 
     async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
         if not accepts(run.state, head):
@@ -589,12 +597,3 @@ def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
     """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
     if not durable.cancelled() and durable.exception() is None:
         run.work.blobs.clear()
-
-
-def _message_id(run: LiveRun, place: int = 0) -> str:
-    """`place` is that among several that come at once."""
-    return f"msg_{run.state.version + 1 + place}"
-
-
-def _control(labels: Mapping[str, str] | None, *, messages: int = 0) -> bytes:
-    return bodies.encode(bodies.ControlBody(dict(labels or {}), messages)) if labels or messages else b""

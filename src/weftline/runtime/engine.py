@@ -185,8 +185,8 @@ class Engine(Protocol):
         """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
-    async def budgets_changed(self) -> None:
-        """Somebody has set limits: they hold from the next call of every run on."""
+    async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
+        """Somebody has set limits: they hold from the next call of every run on, and whoever waits for them goes on."""
         ...
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:

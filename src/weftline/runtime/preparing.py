@@ -23,6 +23,7 @@ from weftline.messages import Assistant, ToolCall, joined_text
 from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import RunCode
 from weftline.runtime.live import WorkingSet, is_being_cancelled
+from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
@@ -61,7 +62,9 @@ async def prepare_calls(
     asks: dict[int, AskBody] = {}
     failures: dict[int, Failure] = {}
     for index, call in enumerate(message.calls):
-        if index % _STINT == _STINT - 1:
+        if len(call.args) > LARGE_CHARS:
+            await services.large.turn()
+        elif index % _STINT == _STINT - 1:
             await asyncio.sleep(0)  # others have a turn
         prepared = await prepare_call(call, work, services, withheld=withheld)
         asked.append(prepared.asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import DecodeError
 
@@ -18,6 +18,7 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
 )
+from weftline.runtime.live import LiveRun
 
 _BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
     CallClosed: bodies.decode_closed,
@@ -41,3 +42,12 @@ def check_request(head: Fact, body: bytes) -> None:
         readable = False
     if not readable:
         raise InvalidRequest(f"The body of {KIND[type(head)]} cannot be read.")
+
+
+def message_id_of(run: LiveRun, place: int = 0) -> str:
+    """The id of the next message to a run; `place` is that among several that come at once."""
+    return f"msg_{run.state.version + 1 + place}"
+
+
+def control_body(labels: Mapping[str, str] | None, *, messages: int = 0) -> bytes:
+    return bodies.encode(bodies.ControlBody(dict(labels or {}), messages)) if labels or messages else b""

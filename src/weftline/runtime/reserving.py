@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Raw
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline.errors import InvalidRequest, WeftlineError
-from weftline.kernel.budget import BudgetRefused, Held
-from weftline.kernel.budgeting import UNPRICED
+from weftline.kernel.bodies import AwaitBody
+from weftline.kernel.budget import BudgetRefused, Held, Unit
+from weftline.kernel.budgeting import UNPRICED, sentence
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import AttemptStarted, CallOpened
 from weftline.kernel.state import Decision, New, State
@@ -23,7 +26,7 @@ from weftline.runtime.compacting import summary_model
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.models import cost_of, resolve
 from weftline.runtime.toolbox import EMPTY
-from weftline.store.budgets import day_of
+from weftline.store.budgets import PARTS, day_of
 
 INPUT_FACTOR = 2
 """Tokens are counted by the provider, in its own way. Texts in some languages have twice as many as is estimated."""
@@ -110,6 +113,27 @@ def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
     most = ANSWER_TOKENS + (THINKING_TOKENS if thinks else 0)
     own = model.entry.max_output_tokens
     return most if own is None else min(most, own)
+
+
+def budget_body(state: State) -> AwaitBody:
+    """What a person is asked about a call that does not fit."""
+    refused = state.budget.refused
+    assert refused is not None
+    prompt = f"{sentence(refused)} Raise the limit and go on? Otherwise the run answers with what it has."
+    numbers = {
+        "level": refused.level,
+        "unit": refused.unit,
+        "period": refused.period,
+        "limit": _amount(refused.limit, refused.unit),
+        "spent": _amount(refused.spent, refused.unit),
+        "reserved": _amount(refused.reserved, refused.unit),
+        "asked": _amount(refused.asked, refused.unit),
+    }
+    return AwaitBody(prompt, "", "", Raw(encode(numbers)))
+
+
+def _amount(amount: int, unit: Unit) -> float:
+    return amount if PARTS[unit] == 1 else amount / PARTS[unit]
 
 
 def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: Catalog) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
+from weftline.runtime.pacing import LargeSteps
 
 SLOW_TURN_S = 60.0
 
@@ -22,6 +23,7 @@ class Services(Struct, frozen=True):
     model_timeout_s: float
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 to log none."""
+    large: LargeSteps = field(default_factory=LargeSteps)
 
 
 def is_slow(active_us: int, services: Services) -> bool:

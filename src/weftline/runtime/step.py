@@ -44,7 +44,7 @@ from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
-from weftline.runtime.reserving import weighed
+from weftline.runtime.reserving import budget_body, weighed
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
@@ -135,6 +135,8 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(_as_strict_as_now(state, work, head))
         case CallClosed():
             return _closed(state, work, head, new.text)
+        case AwaitOpened(kind="budget"):
+            return Draft(head, bodies.encode(budget_body(state)))
         case AwaitOpened():
             return Draft(head, bodies.encode(await_body(state.batch.calls[head.index], head, work)))
         case AttemptFailed():
@@ -282,4 +284,17 @@ def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if text:
         return bodies.encode(bodies.EndedBody(error=text))
     error = conversation.failure or "The model could not be reached or gave no usable answer."
-    return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.partial or None))
+    return bodies.encode(
+        bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=_provider_failure(work, head))
+    )
+
+
+def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:
+    """What the provider said about the failure that ends the run, if it is one of a model call."""
+    failed = work.conversation.failed
+    if failed is None or failed[0].cls != head.code:
+        return None
+    attempt, body = failed
+    return bodies.ProviderFailure(
+        head.model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
+    )

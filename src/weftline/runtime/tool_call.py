@@ -56,12 +56,14 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     context.on_progress, context.emit = notes.take, notes.emit
     asking = None
     if call.host:
-        asking = context.further = AskingCall(command, state, work, services, sink, limit_s=tool_timeout_s(tool, state))
+        asking = context.further = AskingCall(
+            command, state, work, services, sink, limit_s=tool_timeout_s(tool, state, work, services)
+        )
     memory = context.state = RunMemory(work.conversation.memory)
     code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
-    timeout_s = tool_timeout_s(tool, state)
+    timeout_s = tool_timeout_s(tool, state, work, services)
     how: How
     # One that asks for others has its own time, without theirs, and sees to it itself.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
@@ -147,7 +149,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
     tool = (work.toolbox or EMPTY).get(call.tool)
     answer = Unknown()
     if tool is not None:
-        answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state))
+        answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state, work, services))
     match answer:
         case ToolOutput():
             return _closed(command, call, work, answer, _how(answer, tool), 0)

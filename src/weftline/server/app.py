@@ -183,7 +183,8 @@ class App:
             case "webhooks":
                 self.webhooks_changed()
             case "budgets":
-                await self.engine.budgets_changed()
+                assert change.workspace is not None
+                await self.engine.budgets_changed(change.workspace, by=change.by)
             case "schedules":
                 self.schedules_changed()
 

@@ -40,11 +40,13 @@ class _Names(Struct, frozen=True):
         return None if thread is None else await self.names.session(thread)
 
 
-async def set_budget(at: Workspaces, *, workspace: str, budget: dict[str, Any]) -> BudgetUse:
+async def set_budget(at: Workspaces, store: Store, *, workspace: str, budget: dict[str, Any]) -> BudgetUse:
     """`budget` is the JSON that the HTTP API takes."""
     sent = parse_budget(encode(budget))
     caller = _Operator(await workspaces.find(at, workspace))
-    about = await budget_views.subject(at, caller, level=sent.level, id=sent.id)
+    about = await budget_views.subject(
+        at, caller, _Names(store.log, StoredNames(store.records)), level=sent.level, id=sent.id
+    )
     return budget_json(await budgets.set_limits(at, caller, about, sent.limits, by=f"operator:{getpass.getuser()}"))
 
 

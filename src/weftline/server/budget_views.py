@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weftline.errors import NotFound
+from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunCreated, decode_fact
@@ -24,9 +24,23 @@ class Logs(Protocol):
     async def session_id(self, thread: int | None) -> str | None: ...
 
 
-async def subject(at: Workspaces, caller: Caller, *, level: budgets.Level, id: str | None) -> Subject:
+async def subject(at: Workspaces, caller: Caller, logs: Logs, *, level: budgets.Level, id: str | None) -> Subject:
     parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
-    return await budgets.subject(at, caller, level, id, thread=parsed)
+    run = None
+    if level == "run":
+        row = await _run(logs.logs, caller, id or "")
+        if row.ended_at is not None or row.key not in {int(one[4:]) for one in (await _account(logs, row)).rules}:
+            raise Conflict("The run has ended, or has no budget of its own.")
+        run = row.key
+    return await budgets.subject(at, caller, level, id, thread=parsed, run=run)
+
+
+async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
+    parsed = ids.parse(id, prefix="run_")
+    row = await logs.run(parsed[0]) if parsed is not None else None
+    if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
+        raise NotFound("There is no such run.")
+    return row
 
 
 async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budget]:
@@ -39,6 +53,17 @@ async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budge
 
 async def of_run(at: Workspaces, logs: Logs, row: RunRow) -> list[Budget]:
     """Every budget that a run is under, the nearest first."""
+    account = await _account(logs, row)
+    found: list[Budget] = []
+    for name in account.accounts:
+        budget = await budgets.of(at, Subject(name), account.rules)
+        if budget.limits:
+            child = name == account.own and account.is_child
+            found.append(Budget("child" if child else budget.level, await _id(name, row, logs), budget.limits))
+    return found
+
+
+async def _account(logs: Logs, row: RunRow) -> Account:
     first = await logs.logs.entry(row.key, 1)
     if first is None:
         raise NotFound("The log of this run is gone.", code="run_trimmed")
@@ -47,14 +72,7 @@ async def of_run(at: Workspaces, logs: Logs, row: RunRow) -> list[Budget]:
     except UNREADABLE:
         raise NotFound("The log of this run cannot be read.", code="log_damaged") from None
     assert isinstance(head, RunCreated)
-    account = Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
-    found: list[Budget] = []
-    for name in account.accounts:
-        budget = await budgets.of(at, Subject(name), account.rules)
-        if budget.limits:
-            child = name == account.own and head.parent is not None
-            found.append(Budget("child" if child else budget.level, await _id(name, row, logs), budget.limits))
-    return found
+    return Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
 
 
 async def _id(account: str, row: RunRow, logs: Logs) -> str | None:

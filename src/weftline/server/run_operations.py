@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from weftline.replay.importing import Imported, ImportTarget, import_runs
+from weftline.agent.imported import import_export
+from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
 from weftline.replay.refusing import find_run
 from weftline.runtime.calls import DoubtPage, LoggedCall
@@ -38,7 +39,7 @@ class CallList(Struct, frozen=True):
 
 async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: str, workspace: str) -> Imported:
     export = await asyncio.to_thread(read_export, Path(path))
-    return await import_runs(store.log, logs, export, workspace=await workspaces.ensure(at, workspace))
+    return await import_export(store.log, logs, at, export, workspace=await workspaces.ensure(at, workspace))
 
 
 async def list_calls(logs: EndedLogs, store: Store, *, run: str) -> list[Call]:

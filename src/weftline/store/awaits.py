@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-KINDS = ("question", "confirm", "plan", "doubt", "clarification", "deploy")
+KINDS = ("question", "confirm", "plan", "doubt", "clarification", "deploy", "budget")
 """What is asked for; the first is the one that approves nothing."""
 
 

@@ -513,6 +513,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
             payload |= {"errorClass": head.code, "retryable": head.code in RETRYABLE_CLASSES}
         elif head.code == "worker_error":
             payload |= {"errorClass": "unknown", "retryable": False}
+        if content.provider is not None:
+            payload["providerError"] = content.provider
         if content.partial_text is not None:
             payload["partialText"] = content.partial_text
             if (finish := failed_finish(head)) is not None:

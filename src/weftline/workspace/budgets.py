@@ -10,6 +10,7 @@ from msgspec import Struct
 from weftline.errors import Issue, NotFound, invalid
 from weftline.kernel.budget import BudgetRule, Level, Unit
 from weftline.store.budgets import (
+    PARTS,
     Booking,
     Limit,
     SetLimit,
@@ -19,6 +20,7 @@ from weftline.store.budgets import (
     first_day,
     level_of,
     limits_of,
+    run_account,
     thread_account,
     workspace_account,
 )
@@ -27,8 +29,6 @@ from weftline.store.records import budgets
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Caller, Change, Workspaces
 
-PARTS: dict[Unit, int] = {"usd": 1_000_000_000, "tokens": 1, "seconds": 1_000_000, "calls": 1}
-"""How many of its smallest parts a unit has."""
 MAX_AMOUNT = 10**15
 """Of smallest parts: a million dollars, thirty years."""
 PERIODIC: tuple[Level, ...] = ("workspace", "agent")
@@ -63,11 +63,18 @@ class Subject(Struct, frozen=True):
 
 
 async def subject(
-    at: Workspaces, caller: Caller, level: Level, id: str | None, *, thread: tuple[int, str] | None = None
+    at: Workspaces,
+    caller: Caller,
+    level: Level,
+    id: str | None,
+    *,
+    thread: tuple[int, str] | None = None,
+    run: int | None = None,
 ) -> Subject:
     """What a caller means.
 
-    `thread` is the key of the session with this id, and its salt.
+    `thread` is the key of the session with this id, and its salt; `run` that of a run with a budget of
+    its own, which has been looked up.
     """
     match level:
         case "workspace":
@@ -81,7 +88,9 @@ async def subject(
             row = await threads.find(at, caller, thread[0], salt=thread[1])
             return Subject(thread_account(row.key), id)
         case "run" | "child":
-            raise invalid([Issue("level", "the budget of a run is part of what creates it")])
+            if run is None:
+                raise NotFound("There is no such run.")
+            return Subject(run_account(run), id)
 
 
 async def set_limits(at: Workspaces, caller: Caller, about: Subject, limits: Sequence[Limit], *, by: str) -> Budget:
@@ -89,7 +98,7 @@ async def set_limits(at: Workspaces, caller: Caller, about: Subject, limits: Seq
     _check(level_of(about.account), limits)
     now = at.clock.now_us()
     await at.records.write(budgets.set_limits(about.account, limits, workspace=caller.workspace, by=by, now=now))
-    await at.changed(Change("budgets", caller.workspace))
+    await at.changed(Change("budgets", caller.workspace, by))
     return await of(at, about)
 
 

@@ -26,6 +26,8 @@ class Change(Struct, frozen=True):
     kind: Literal["budgets", "credentials", "providers", "schedules", "webhooks"]
     workspace: int | None = None
     """None if it may concern every workspace."""
+    by: str = ""
+    """Who has changed it, if others are told."""
 
 
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import DecodeError, Raw, Struct
@@ -17,6 +18,8 @@ from weftline.store.secrets import Headers
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces
 
+BY_NAME = b"library"
+"""In place of the digest of a request, for a thread that code has."""
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
 _decode_object = Decoder(dict[str, Raw]).decode
@@ -53,6 +56,53 @@ async def create(
         return _Created(once.digest, row)
 
     return _same(idempotency, await at.records.write(query(idempotency)))
+
+
+async def add(
+    at: Workspaces,
+    workspace: int,
+    draft: ThreadDraft,
+    said: Sequence[tuple[int, bytes]],
+    *,
+    key: str,
+    format: int,
+) -> tuple[ThreadRow, bool]:
+    """Adds a thread that was led elsewhere, with what was said there; returns whether it is new.
+
+    Raises `Conflict` (`import_conflict`) if there is one under this key in which something else was said.
+    """
+    new, now = _new(at, workspace, draft), at.clock.now_us()
+
+    def query() -> Query[tuple[ThreadRow, bool, list[tuple[int, bytes]]]]:
+        found = yield from threads.under(key, workspace=workspace)
+        row = None if found is None else (yield from threads.by_key(found[1]))
+        if row is not None:
+            return row, False, (yield from threads.said_in(row.key))
+        row = yield from threads.insert(new, now=now)
+        yield from threads.keep_key(key, workspace=workspace, digest=BY_NAME, thread=row.key, now=now)
+        yield from threads.say(row.key, said, format=format)
+        return row, True, []
+
+    row, is_new, present = await at.records.write(query())
+    if not is_new and [message for _, message in present] != [message for _, message in said]:
+        raise Conflict(
+            f"There is a thread {draft.name!r} here, in which something else was said.", code="import_conflict"
+        )
+    return row, is_new
+
+
+async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
+    """The thread that code knows by this name. Raises `NotFound`."""
+    found = await at.records.read(threads.under(name_key(name), workspace=workspace))
+    row = None if found is None else await at.records.read(threads.by_key(found[1]))
+    if row is None:
+        raise NotFound(f"There is no thread {name!r}.")
+    return row
+
+
+def name_key(name: str) -> str:
+    """What a thread of code is kept under, so that it is found by its name."""
+    return f"library:{name}"
 
 
 async def created_before(at: Workspaces, workspace: int, idempotency: IdempotencyKey) -> ThreadRow | None:

@@ -28,7 +28,7 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
     sent = await parsed(parse_budget, await request.body(limit=_LIMIT_BYTES))
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     app.engine.require_accepting()
-    about = await budget_views.subject(app.workspaces, principal, level=sent.level, id=sent.id)
+    about = await budget_views.subject(app.workspaces, principal, app.engine, level=sent.level, id=sent.id)
     budget = await budgets.set_limits(app.workspaces, principal, about, sent.limits, by=principal.who)
     return Response(encode(budget_json(budget, warnings)))
 
@@ -55,7 +55,7 @@ ROUTES = (
         _BASE,
         change,
         scopes=("budgets:write",),
-        summary="Set the limits of a workspace, an agent or a session",
+        summary="Set the limits of a workspace, an agent, a session or a run",
         body=BudgetModel,
         warns=True,
         returns=BudgetUse,

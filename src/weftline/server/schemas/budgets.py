@@ -32,10 +32,10 @@ class LimitModel(Part):
 
 
 class BudgetModel(Part):
-    """The body that sets the limits of a workspace, an agent or a session. No limits clear them."""
+    """The body that sets the limits of a workspace, an agent, a session, or a run that has a budget."""
 
-    level: Literal["workspace", "agent", "thread"]
-    id: Annotated[_Id, Field(description="Of the agent (or its slug) or the session.")] | None = None
+    level: Literal["workspace", "agent", "thread", "run"]
+    id: Annotated[_Id, Field(description="Of the agent (or its slug), the session or the run.")] | None = None
     limits: Annotated[list[LimitModel], Field(max_length=MAX_LIMITS)]
 
 
@@ -63,7 +63,7 @@ class Budgets(Struct):
 
 
 class SentBudget(Struct, frozen=True):
-    level: Literal["workspace", "agent", "thread"]
+    level: Literal["workspace", "agent", "thread", "run"]
     id: str | None
     limits: list[Limit]
     unknown: list[UnknownField]
@@ -82,7 +82,7 @@ def parse_budget(body: bytes) -> SentBudget:
         if (issue := amount_issue(one.unit, one.limit))
     ]
     if (sent.id is None) != (sent.level == "workspace"):
-        issues.append(Issue("id", "give the agent or the session; a workspace has none"))
+        issues.append(Issue("id", "give the agent, the session or the run; a workspace has none"))
     if issues:
         raise invalid(issues)
     limits = [Limit(one.unit, smallest(one.unit, one.limit), one.period, one.onExceeded) for one in sent.limits]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -130,6 +132,21 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
         thread,
         now,
     )
+
+
+def said_in(key: int) -> Query[list[tuple[int, bytes]]]:
+    """The messages of a thread, oldest first, each with the run that left it there."""
+    rows = yield from statement("SELECT run, message FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
+    return [(row[0], row[1]) for row in rows]
+
+
+def say(key: int, said: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
+    """Gives a new thread messages that were said elsewhere; `format` is that of the log that they are from."""
+    for pos, (run, message) in enumerate(said, 1):
+        yield from statement(
+            "INSERT INTO thread_messages (thread, pos, run, message) VALUES ($1, $2, $3, $4)", key, pos, run, message
+        )
+    yield from statement("UPDATE threads SET format = $1 WHERE key = $2 AND format < $1", format, key)
 
 
 def end(key: int, *, now: int) -> Query[None]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from weftline.errors import StoreError, WeftlineError
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.store.base import RunRow, Stored, Write, Written
+from weftline.store.database import Query
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads, workspaces
 
@@ -68,6 +69,8 @@ class Disk:
         self.faults = Faults()
         self.memory = MemoryDisk(id="simulated")
         self.observer = Observer()
+        self.on_commit: Callable[[], None] | None = None
+        """Looks at what is there after each commit."""
         self._decoded: dict[int, tuple[list[Entry], int]] = {}
         self._view = MemoryStore(self.memory)
         self.workspace = glance(self._view.records.write(workspaces.ensure("sim", now=1)))
@@ -83,7 +86,14 @@ class Disk:
     def threads(self, count: int) -> list[int]:
         return self._threads[:count]
 
+    def write(self, query: Query[T]) -> T:
+        """Changes a record, in no time, and without owning the store."""
+        return glance(self._view.records.read(query))
+
     # A look at it
+
+    def read(self, query: Query[T]) -> T:
+        return glance(self._view.records.read(query))
 
     def keys(self) -> list[int]:
         """All runs, oldest first."""

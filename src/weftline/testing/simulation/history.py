@@ -16,6 +16,7 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.runtime import hub, kept
 from weftline.testing.simulation import server as servers
+from weftline.testing.simulation.budgets import BudgetWatch
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.evidence import Evidence
@@ -98,6 +99,9 @@ class History:
                 involve_people(self.orders, self._people)
         if seed % 6 == 3:
             hand_out_leases(self.orders, self._people)
+        self._budgets = BudgetWatch(self.disk, self.orders, self._people) if seed % 6 == 0 else None
+        if self._budgets is not None:
+            self.disk.on_commit = self._budgets.committed
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
@@ -113,6 +117,8 @@ class History:
             self.loop.run_until_complete(self._play())
         if self._failure is not None:
             raise self._failure
+        if self._budgets is not None:
+            self._budgets.compare()
         check(self._evidence())
 
     def close(self) -> None:

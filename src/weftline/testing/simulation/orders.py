@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import Limits
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule
@@ -52,6 +53,7 @@ class Order(Struct, kw_only=True):
     claims: bool = False
     """Whether its clients claim calls."""
     leases: LeaseRule | None = None
+    budget: BudgetRule | None = None
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -76,6 +78,7 @@ class Order(Struct, kw_only=True):
                 in_doubt=self.in_doubt,
                 policy=self.policy,
                 leases=self.leases,
+                budget=self.budget,
             ),
         )
 

@@ -1,0 +1,38 @@
+"""Runs by the name of their agent: waited for at once, or taken up later from anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.json import decode, encode
+
+from weftline.client import AsyncClient, NotFound
+from weftline.testing import ServerProcess
+
+
+async def new_agent(client: AsyncClient) -> str:
+    """A stored agent; returns its slug."""
+    body = {"name": "Greeter", "spec": {"modelId": "scripted:hello", "systemPrompt": "Greet."}}
+    made = decode(await client.http.call("POST", "/agents", body=encode(body)))
+    return made["slug"]
+
+
+@pytest.mark.requirement("run.start.forms")
+async def test_run_waits_start_returns_a_handle_and_all_waiters_get_the_same(
+    client: AsyncClient, server: ServerProcess, key: str
+) -> None:
+    agent = await new_agent(client)
+    waited = await client.run("hi", agent_id=agent)
+    assert waited.text == "hello"
+    run = await client.start("hi", agent_id=agent)
+    snapshot = await client.get_run(run.id)
+    assert snapshot.id == run.id, "it is durable when the handle is there"
+    async with AsyncClient(api_key=key, workspace="acme", base_url=server.url) as another:
+        handles = [await one.attach(run.id, dispatch=False) for one in (client, another, another)]
+        results = await asyncio.gather(run.result(), *[handle.result() for handle in handles])
+        late = await (await another.attach(run.id, dispatch=False)).result()
+    assert {(one.run_id, one.text) for one in [*results, late]} == {(run.id, "hello")}
+    for call in (client.run, client.start):
+        with pytest.raises(NotFound, match="agent"):
+            await call("hi", agent_id="nobody")

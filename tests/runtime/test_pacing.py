@@ -1,0 +1,66 @@
+"""Large pieces of work take turns with everything else on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from weftline import Agent, tool
+from weftline.runtime.pacing import LARGE_CHARS, LargeSteps
+from weftline.testing import ScriptedModel, calls
+
+
+class Iterations:
+    """Counts the iterations of the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self.count += 1
+        self._loop.call_soon(self._tick)
+
+
+async def test_no_iteration_of_the_loop_has_two_large_steps_however_many_wait() -> None:
+    large, iterations, taken = LargeSteps(), Iterations(), list[int]()
+
+    async def step() -> None:
+        await large.turn()
+        taken.append(iterations.count)
+
+    await asyncio.gather(*[step() for _ in range(20)])
+    assert len(set(taken)) == 20
+
+
+async def test_whoever_gives_up_waiting_holds_up_nobody() -> None:
+    large = LargeSteps()
+    waiting = [asyncio.create_task(large.turn()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.wait_for(waiting[2], 10)
+
+
+async def test_large_arguments_of_many_runs_are_prepared_in_different_iterations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    iterations, prepared = Iterations(), list[int]()
+
+    @tool
+    def keep(text: str) -> str:
+        """Keeps a text."""
+        return f"{len(text)} kept"
+
+    real = keep.prepare
+
+    async def prepare(args: str) -> bytes:
+        prepared.append(iterations.count)
+        return await real(args)
+
+    monkeypatch.setattr(keep, "prepare", prepare)
+    agent = Agent(ScriptedModel([calls("keep", text="x" * LARGE_CHARS), "Done."]), tools=[keep])
+    await asyncio.gather(*[agent.run("Keep it.") for _ in range(8)])
+    assert len(prepared) == len(set(prepared)) == 8
