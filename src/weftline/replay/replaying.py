@@ -62,6 +62,7 @@ from weftline.runtime.step import take_in, write_down
 from weftline.runtime.toolbox import RunName
 from weftline.store.base import Stored
 
+_SAID = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt"})
 
 
@@ -181,7 +182,7 @@ class _Replay:
         if isinstance(head, TurnCompleted):
             await self._check_turn(head, item)
         if isinstance(head, CallAsked):
-            await self._check_further(head, item)
+            await self._check_asked(head, item)
         if item.kind == "history.pinned" and history:
             messages = messages_of(history)
             self._work.conversation.begin(messages, size=sum([len(message) for message in history]))
@@ -308,16 +309,19 @@ class _Replay:
         if found:
             self._diverge(item.kind, item.kind, found)
 
-    async def _check_further(self, head: CallAsked, item: Stored) -> None:
-        """What today's tools make of a call that code asked for. The code itself is not run."""
-        log, body = head.call, bodies.decode_asked(item.body)
+    async def _check_asked(self, head: CallAsked, item: Stored) -> None:
+        """What today's tools make of a call that another call asked for. The one that asked is not carried out."""
+        log = head.call
         if not self._known.complete and self._known.toolbox.get(log.name) is None:
             return
+        body = bodies.decode_asked(item.body)
         call = ToolCall(log.id, log.name, body.written)
         now = await prepare_call(call, self._work, self._services, withheld=self._state.guards.withheld)
         found = differences(log, now.asked, path="call")
         if body.args != now.args:
             found += differences(body_value(body.args), body_value(now.args), path="call.args")
+        before, after = (body.call.invalid, body.call.ask), (now.invalid, now.ask)
+        found += differences(dict(zip(_SAID, before, strict=True)), dict(zip(_SAID, after, strict=True)), path="call")
         if found:
             self._diverge(item.kind, item.kind, found)
 
@@ -343,12 +347,11 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
             return head.how in _BY_TOOLS and any(
                 accepts(state, head, attempt=attempt) for attempt in _attempts(state, head)
             )
-        case AwaitOpened() | AwaitClosed() if head.index == OF_RUN:
-            return not state.ended
         case CallAsked():
             calls = state.batch.calls
-            attempt = calls[head.parent].attempt if head.parent < len(calls) else 0
-            return accepts(state, head, attempt=attempt)
+            return 0 <= head.parent < len(calls) and accepts(state, head, attempt=calls[head.parent].attempt)
+        case AwaitOpened() | AwaitClosed() if head.index == OF_RUN:
+            return not state.ended
         case CallStarted() | AwaitOpened():
             return any(accepts(state, head, attempt=attempt) for attempt in _attempts(state, head))
         case _:
