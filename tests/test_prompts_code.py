@@ -38,6 +38,7 @@ def test_a_failure_says_what_had_been_called() -> None:
     assert prompts.code_failed("error", "TypeError: x", "", []) == "The code failed: TypeError: x"
     assert prompts.code_failed("link_error", "x", "", []) == "The code was not run: x"
     assert prompts.code_failed("memory", "x", "", []) == "The code ran out of memory: x"
+    assert prompts.calls_left_out({"done": 1200, "failed": 3}) == "… (1,203 more calls: 1,200 done, 3 failed)"
     called = [prompts.code_call("pay", '{"a":1}', outcome=prompts.CALL_OK)]
     assert prompts.code_failed("terminated", "x", "hm", called) == (
         'The code was ended: x\n\nCalls that it had made:\npay({"a":1}): done\n\nLogged:\nhm'

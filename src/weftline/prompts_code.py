@@ -3,6 +3,8 @@ test."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 PARENT_ENDED = "Not run: the code that asked for this call has ended."
 
 
@@ -95,6 +97,12 @@ def code_failed(status: str, error: str, logs: str, calls: list[str]) -> str:
 
 def code_call(function: str, args: str, *, outcome: str) -> str:
     return f"{function}({args}): {outcome}"
+
+
+def calls_left_out(outcomes: Mapping[str, int]) -> str:
+    """In place of the calls in the middle, by what became of them."""
+    counted = ", ".join([f"{number:,} {outcome}" for outcome, number in outcomes.items()])
+    return f"… ({sum(outcomes.values()):,} more calls: {counted})"
 
 
 CALL_OK, CALL_FAILED, CALL_OPEN = "done", "failed", "no result yet"

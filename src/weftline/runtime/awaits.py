@@ -135,9 +135,12 @@ def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingS
 
 
 def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
-    """The result of a call, and what it was made with if a person has changed that."""
+    """The result of a call, and what it was made with if a person has changed that.
+
+    The words are a model's to read: code that asked for the call gets the result as it is.
+    """
     _, answer = work.conversation.answers.get(index, (None, None))
-    if answer is None or answer.args is UNSET:
+    if answer is None or answer.args is UNSET or work.conversation.parent_of(index):
         return output
     return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
 
