@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 import pytest
 from pydantic import Field
 
-from weftline import Agent, Engine, Hint, Policy, Telemetry, ToolContext, ToolFailed, ToolOutput, tool
+from weftline import Agent, Engine, Hint, Policy, ServerData, Telemetry, ToolContext, ToolFailed, ToolOutput, tool
 from weftline.events import CallFinished, FinalForced
 from weftline.failure import Cause, Failure, FailureKind, FieldIssue, HintReason, Recovery
 from weftline.messages import Assistant, Message, Text, ToolCall, ToolResult, ToolResults, User
@@ -450,6 +450,20 @@ async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
     result = await agent.run("Go.")
     assert [(call.ok, call.result) for call in result.calls] == [(True, "ordered")]
     assert "the telemetry of order cannot be kept" in caplog.text
+
+
+async def test_what_is_no_server_data_is_left_out_and_the_result_stays() -> None:
+    @tool(effect="once")
+    def order(context: ToolContext) -> str:
+        """Orders."""
+        slips: list[Any] = ["chart", ServerData(cast(Any, 5), {}), ServerData("x", {}, cast(Any, "nobody"))]
+        context.server_data.extend([*slips, ServerData("chart", {"bars": 3})])
+        return "ordered"
+
+    agent, _ = scripted(calls("order"), tools=[order])
+    [call] = (await agent.run("Go.")).calls
+    assert (call.ok, call.result) == (True, "ordered")
+    assert [one.kind for one in call.server_data] == ["chart"]
 
 
 @pytest.mark.parametrize(

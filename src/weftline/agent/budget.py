@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import BudgetRule, OnExceeded
-
-_MOST = {"usd": 10**6, "tokens": 10**15, "seconds": 10**9, "calls": 10**15}
-"""As over HTTP. The log could not hold much more."""
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -25,28 +23,20 @@ class Budget(Struct, frozen=True, kw_only=True):
     on_exceeded: OnExceeded = "final_turn"
 
     def __post_init__(self) -> None:
-        for name, most in _MOST.items():
-            amount: object = getattr(self, name)
-            if amount is None:
-                continue
-            if isinstance(amount, bool) or not isinstance(amount, int | float):
-                raise ValueError(f"{name} must be a number, not {amount!r}")
-            if not 0 <= amount < float("inf"):
-                raise ValueError(f"{name} must be 0 or more, not {amount}")
-            if amount > most:
-                raise ValueError(f"{name} must be at most {most:,}, not {amount}")
-            if name in ("tokens", "calls") and not isinstance(amount, int):
-                raise ValueError(f"{name} must be a whole number, not {amount}")
+        for name in PARTS:
+            amount = getattr(self, name)
+            if amount is not None and (issue := amount_issue(name, amount)):
+                raise ValueError(f"{name} {issue}, not {amount!r}")
         if self.on_exceeded not in ("stop", "final_turn", "ask"):
             raise ValueError(f"on_exceeded is stop, final_turn or ask, not {self.on_exceeded!r}")
 
     @property
     def rule(self) -> BudgetRule:
         return BudgetRule(
-            None if self.usd is None else round(self.usd * 1_000_000_000),
-            self.tokens,
-            None if self.seconds is None else round(self.seconds * 1_000_000),
-            self.calls,
+            None if self.usd is None else smallest("usd", self.usd),
+            None if self.tokens is None else smallest("tokens", self.tokens),
+            None if self.seconds is None else smallest("seconds", self.seconds),
+            None if self.calls is None else smallest("calls", self.calls),
             self.on_exceeded,
         )
 

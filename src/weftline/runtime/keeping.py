@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -59,7 +59,9 @@ def kept_data(data: Iterable[object], *, run_id: str, tool: str) -> tuple[Server
         try:
             if not isinstance(one, ServerData) or one.audience not in get_args(Audience):
                 raise NotCanonical(f"{one!r:.100} is no ServerData")
-            canonical_value(one.data)
+            if not isinstance(cast("object", one.kind), str):
+                raise NotCanonical("its kind is not a text")
+            canonical_value([one.kind, one.data])
             left.append(one)
         except NotCanonical as error:
             kind = getattr(one, "kind", "")
