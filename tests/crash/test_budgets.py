@@ -31,7 +31,7 @@ REFUSED = [("agent", "calls"), ("run", "calls"), ("workspace", "calls")]
 @pytest.mark.requirement("run.tree.crash", "run.crash.ends")
 def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp_path: Path) -> None:
     points: set[str] = set()
-    kills = 0
+    kills = held_tokens = held_calls = 0
     while True:
         folder = tmp_path / str(kills)
         folder.mkdir()
@@ -41,14 +41,16 @@ def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         kills += 1
         points.update((folder / "killed.txt").read_text().split())
+        for use in check_accounts(folder, "at the kill").values():
+            held_tokens, held_calls = max(held_tokens, use.held_tokens), max(held_calls, use.held_calls)
         check_ends_within_its_limits(folder)
+    assert held_tokens and held_calls, "no call of a model or of a tool was cut off"
     begun = ("attempt.started:after", "turn.completed:before", "call.started:after", "call.closed:before")
-    assert kills >= 16 and points >= {*POINTS, *begun, "run.ended:after", "child.ended:before"}
+    assert points >= {*POINTS, *begun, "run.ended:after", "child.ended:before"}
 
 
 def check_ends_within_its_limits(folder: Path) -> None:
     where = (folder / "killed.txt").read_text()
-    check_accounts(folder, where)
     before = read_logs(folder / "data")
     done = play(folder)
     assert (done.returncode, done.stdout) == (0, "Done. | returned returned cap\nbudget_exceeded\n"), (where, done)
