@@ -26,6 +26,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.out_of_time(30) == (
         "The code ran for 30 seconds, not counting the calls that it waited for, which is all it may."
     )
+    assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is all it may."
     assert prompts.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
 
 
@@ -38,6 +39,7 @@ def test_a_failure_says_what_had_been_called() -> None:
     assert prompts.code_failed("error", "TypeError: x", "", []) == "The code failed: TypeError: x"
     assert prompts.code_failed("link_error", "x", "", []) == "The code was not run: x"
     assert prompts.code_failed("memory", "x", "", []) == "The code ran out of memory: x"
+    assert prompts.calls_left_out({"done": 1200, "failed": 3}) == "… (1,203 more calls: 1,200 done, 3 failed)"
     called = [prompts.code_call("pay", '{"a":1}', outcome=prompts.CALL_OK)]
     assert prompts.code_failed("terminated", "x", "hm", called) == (
         'The code was ended: x\n\nCalls that it had made:\npay({"a":1}): done\n\nLogged:\nhm'

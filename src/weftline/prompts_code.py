@@ -3,6 +3,8 @@ test."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 PARENT_ENDED = "Not run: the code that asked for this call has ended."
 
 
@@ -97,6 +99,12 @@ def code_call(function: str, args: str, *, outcome: str) -> str:
     return f"{function}({args}): {outcome}"
 
 
+def calls_left_out(outcomes: Mapping[str, int]) -> str:
+    """In place of the calls in the middle, by what became of them."""
+    counted = ", ".join([f"{number:,} {outcome}" for outcome, number in outcomes.items()])
+    return f"… ({sum(outcomes.values()):,} more calls: {counted})"
+
+
 CALL_OK, CALL_FAILED, CALL_OPEN = "done", "failed", "no result yet"
 LOG_CUT = "… (the rest of the log is left out)"
 
@@ -107,3 +115,8 @@ def out_of_time(limit_s: float) -> str:
 
 def sandbox_missing(problem: str) -> str:
     return f"Code cannot be run here: {problem}"
+
+
+def tool_out_of_time(limit_s: float) -> str:
+    """Of a stored tool of code."""
+    return f"The code ran for {limit_s:g} seconds, which is all it may."

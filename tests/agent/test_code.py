@@ -117,6 +117,28 @@ async def test_the_model_reads_what_went_wrong_and_what_had_been_called() -> Non
     assert broken.result.startswith("The code was not run: SyntaxError: Expression expected")
 
 
+async def test_code_does_not_go_on_after_a_call_that_a_person_refused() -> None:
+    agent, _ = coder(calls("code", code="await gift({sku: 'x'}); await send({sku: 'x'})"))
+    async with Engine(agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        event = await asked(run)
+        await run.deny(event.id, "Not to them.")
+        result = await run.result()
+    assert sent == []
+    assert result.calls[-1].result.startswith("The code failed: ToolError: ")
+    assert "Not to them." in result.calls[-1].result
+
+
+async def test_of_many_calls_the_model_reads_the_first_and_the_last() -> None:
+    source = "for (let n = 0; n < 100; n++) await price({sku: `${n}`});\nawait send({sku: 'lost'})"
+    agent, _ = coder(calls("code", code=source))
+    result = await agent.run("Go.")
+    lines = result.calls[-1].result.partition("Calls that it had made:\n")[2].split("\n")
+    assert len(lines) == 41
+    assert lines[19:22] == ['price({"sku":"19"}): done', "… (61 more calls: 61 done)", 'price({"sku":"81"}): done']
+    assert lines[-1] == 'send({"sku":"lost"}): failed'
+
+
 async def test_code_that_waited_for_a_person_has_the_same_time_and_chance_as_before(tmp_path: Path) -> None:
     source = """
 const at = [Date.now(), new Date().getTime(), Math.random(), new Date() instanceof Date, new Date(0).getTime()];

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from weftline import Agent, Engine, ToolBudget, ToolGate, tool
 from weftline.agent.behavior import Behavior
+from weftline.agent.tracing import trace
 from weftline.events import CallFinished, CallOpened
 from weftline.kernel.entries import Effect
 from weftline.messages import Assistant, ToolResults, joined_text
@@ -20,6 +21,7 @@ from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Unknown
 
 from .kit import asked, scripted
+from .test_tracing import Traces
 
 Script = Callable[[Callable[[str, str], Awaitable[ToolOutput]]], Awaitable[str]]
 
@@ -309,3 +311,115 @@ async def test_a_cancel_ends_the_code_and_what_it_calls() -> None:
     assert result.status == "cancelled"
     assert [(call.name, call.how) for call in result.calls] == [("host", "cancelled"), ("hang", "in_doubt")]
     assert [call.name for call in receipt.in_doubt] == ["hang"]
+
+
+async def test_a_span_of_a_nested_call_is_inside_that_of_its_parent() -> None:
+    async def script(ask: Any) -> str:
+        return await say(ask, "look", '{"at": "x"}')
+
+    traces = Traces()
+    agent, _, _ = hosted(script)
+    trace(agent, tracer_provider=traces.provider)
+    await agent.run("Go.")
+    tree = traces.tree()
+    assert tree["execute_tool look"] == "execute_tool host"
+    assert tree["execute_tool host"] == "turn 0"
+
+
+async def test_a_run_with_nested_calls_is_replayed_and_its_messages_are_read_from_the_log(tmp_path: Path) -> None:
+    async def script(ask: Any) -> str:
+        return await say(ask, "pay", '{"payee": "Ann"}') + await say(ask, "look", '{"at": "x"}')
+
+    agent, _, _ = hosted(script)
+
+    @agent.on(ToolGate)
+    def change(gate: ToolGate) -> None:
+        if gate.tool == "pay":
+            gate.args = {**gate.args, "cents": 9}
+
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        result = await run.result()
+        assert result.calls[0].args == {"payee": "Ann", "cents": 9}
+        assert [one.role for one in await run.messages()] == ["user", "assistant", "tool", "assistant"]
+        listed = await engine.calls(run.id)
+        replayed = await engine.replay(run.id)
+    assert [(one.name, one.parent) for one in listed] == [("host", ""), ("pay", "call_0_0"), ("look", "call_0_0")]
+    assert replayed.divergence is None, str(replayed)
+    assert replayed.calls == 3
+
+
+async def waited(agent: Agent[Any, Any], say: Callable[[Engine, str], Awaitable[object]]) -> tuple[Any, str]:
+    """The result of a run that one person was asked about, and what a replay says of it."""
+    async with Engine(agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        event = await asked(run)
+        await say(engine, event.id)
+        result = await run.result()
+        return result, str(await engine.replay(run.id, agents=[agent]))
+
+
+@tool(effect="read", confirm="Count {what}?")
+def count(what: str) -> dict[str, int]:
+    """Counts."""
+    return {what: 3}
+
+
+async def test_a_call_that_a_person_refused_is_an_error_to_the_code() -> None:
+    heard: list[str] = []
+
+    async def script(ask: Any) -> str:
+        heard.append(await say(ask, "wire", '{"payee": "Bob"}'))
+        return "ok"
+
+    async def deny(engine: Engine, id: str) -> None:
+        [question] = await engine.awaits()
+        await engine.attach(question.run_id).deny(id, "Too much.")
+
+    result, _ = await waited(hosted(script)[0], deny)
+    assert [call.how for call in result.calls] == ["denied", "returned"]
+    assert heard[-1].startswith("! ") and "Too much." in heard[-1]
+    assert done == []
+
+
+async def test_a_call_whose_arguments_a_person_changed_gives_the_code_its_result_alone() -> None:
+    async def script(ask: Any) -> str:
+        return await say(ask, "count", '{"what": "sheep"}')
+
+    async def approve(engine: Engine, id: str) -> None:
+        [question] = await engine.awaits()
+        await engine.attach(question.run_id).approve(id, args={"what": "goats"})
+
+    result, replayed = await waited(hosted(script, count)[0], approve)
+    assert result.calls[-1].result == '{"goats":3}'
+    assert "comes out the same" in replayed
+
+
+@pytest.mark.requirement("run.replay.offline")
+async def test_a_replay_answers_nested_calls_from_the_log() -> None:
+    async def script(ask: Any) -> str:
+        some = [say(ask, "look", f'{{"at": "{n}"}}') for n in range(3)]
+        said = [*await asyncio.gather(*some), await say(ask, "pay", '{"payee": "Ann"}'), await say(ask, "gone", "{}")]
+        return " ".join([*said, await say(ask, "pay", "{}")])
+
+    agent, _, _ = hosted(script)
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        result = await run.result()
+        made = list(done)
+        same = await engine.replay(run.id, agents=[agent])
+        assert same.divergence is None, str(same)
+        assert same.calls == len(result.calls) == 7
+        without = await engine.replay(run.id)
+        assert without.divergence is None and without.code_missing
+        assert done == made
+
+        @tool(effect="read")
+        def pay(payee: str, cents: int = 1) -> str:
+            """Pay somebody."""
+            return "Paid."
+
+        other = Agent(ScriptedModel(["Done."]), tools=[Host(script), pay, wire, look], name="hosted")
+        differs = await engine.replay(run.id, agents=[other])
+        assert differs.divergence is not None
+        assert (differs.divergence.kind, differs.divergence.differences[0].field) == ("call.asked", "call.effect")

@@ -29,6 +29,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -41,6 +42,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import New, State
+from weftline.messages import ToolCall
 from weftline.plan import RunPlan, decode_plan
 from weftline.replay.divergence import Difference, Divergence, body_value, differences
 from weftline.replay.exporting import messages_of
@@ -53,13 +55,14 @@ from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
 from weftline.runtime.offering import offered_digest
-from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.preparing import prepare_call, prepare_calls
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
 from weftline.runtime.toolbox import RunName
 from weftline.store.base import Stored
 
+_SAID = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt"})
 
 
@@ -178,6 +181,8 @@ class _Replay:
             self._contradict(decided, item, head)
         if isinstance(head, TurnCompleted):
             await self._check_turn(head, item)
+        if isinstance(head, CallAsked):
+            await self._check_asked(head, item)
         if item.kind == "history.pinned" and history:
             messages = messages_of(history)
             self._work.conversation.begin(messages, size=sum([len(message) for message in history]))
@@ -304,6 +309,22 @@ class _Replay:
         if found:
             self._diverge(item.kind, item.kind, found)
 
+    async def _check_asked(self, head: CallAsked, item: Stored) -> None:
+        """What today's tools make of a call that another call asked for. The one that asked is not carried out."""
+        log = head.call
+        if not self._known.complete and self._known.toolbox.get(log.name) is None:
+            return
+        body = bodies.decode_asked(item.body)
+        call = ToolCall(log.id, log.name, body.written)
+        now = await prepare_call(call, self._work, self._services, withheld=self._state.guards.withheld)
+        found = differences(log, now.asked, path="call")
+        if body.args != now.args:
+            found += differences(body_value(body.args), body_value(now.args), path="call.args")
+        before, after = (body.call.invalid, body.call.ask), (now.invalid, now.ask)
+        found += differences(dict(zip(_SAID, before, strict=True)), dict(zip(_SAID, after, strict=True)), path="call")
+        if found:
+            self._diverge(item.kind, item.kind, found)
+
     def _take(self, item: Stored, head: Fact) -> None:
         self._seq = item.seq
         self._turns += isinstance(head, TurnCompleted)
@@ -326,6 +347,9 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
             return head.how in _BY_TOOLS and any(
                 accepts(state, head, attempt=attempt) for attempt in _attempts(state, head)
             )
+        case CallAsked():
+            calls = state.batch.calls
+            return 0 <= head.parent < len(calls) and accepts(state, head, attempt=calls[head.parent].attempt)
         case AwaitOpened() | AwaitClosed() if head.index == OF_RUN:
             return not state.ended
         case CallStarted() | AwaitOpened():

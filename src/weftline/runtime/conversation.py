@@ -108,6 +108,8 @@ _NOT_COUNTED = frozenset[How](
 
 
 _AS_ASKED = TurnCall()
+_WITH_ANSWER = frozenset[How]({"returned", "answered"})
+"""How a call is closed that has an answer of its tool's, or of who answered in its place."""
 
 
 class Asked(Struct, frozen=True):
@@ -358,7 +360,9 @@ class Conversation:
                     self.counts[head.name] = self.counts.get(head.name, 0) + 1
                 result = ToolResult(head.id, head.name, closed.parts, head.is_error)
                 if head.parent:
-                    self._answer_further(head.index, result)
+                    # A model reads why nothing happened and takes it in; code would go on as if it had.
+                    refused = head.is_error or head.how not in _WITH_ANSWER
+                    self._answer_further(head.index, replace(result, is_error=refused))
                     return
                 self.results[head.index] = result
                 if closed.bounds is not None and closed.bounds.truncated:

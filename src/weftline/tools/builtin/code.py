@@ -8,6 +8,7 @@ of them cost one turn of the model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -49,6 +50,8 @@ from weftline.tools.schema import ArgsValidator
 CODE = "code"
 TIMEOUT_S = 30.0
 _MAX_ARGS_CHARS = 200
+_FIRST_CALLS, _LAST_CALLS = 20, 20
+"""How many calls of code that failed its model reads about."""
 
 
 class ToolError(Exception):
@@ -228,7 +231,13 @@ class _Calls:
         self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
 
     def made(self) -> list[str]:
-        return [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in self._made]
+        """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
+        lines = [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in self._made]
+        left_out = lines[_FIRST_CALLS:-_LAST_CALLS]
+        if not left_out:
+            return lines
+        counted = Counter([outcome[0] for _, _, outcome in self._made[_FIRST_CALLS:-_LAST_CALLS]])
+        return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
 
     def _bound(self, function: CodeFunction) -> Callable[..., Awaitable[object]]:
         async def call(*given: object) -> object:
