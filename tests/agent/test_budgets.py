@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from weftline import Agent, Budget, RunFailed, tool
@@ -70,7 +72,32 @@ async def test_a_child_that_has_spent_its_own_is_an_error_for_its_parent_which_g
     assert not call.ok and "budget of the child" in str(call.result)
 
 
-@pytest.mark.parametrize("given", [{"usd": -1}, {"calls": -1}, {"tokens": float("inf")}, {"on_exceeded": "explode"}])
-def test_a_budget_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"must be 0 or more|on_exceeded is"):
+@pytest.mark.requirement("run.tree.levels")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"usd": -1}, "usd must be 0 or more, not -1"),
+        ({"calls": -1}, "calls must be 0 or more"),
+        ({"tokens": float("inf")}, "tokens must be at most 1,000,000,000,000,000, not inf"),
+        ({"seconds": 1e300}, "seconds must be at most 1,000,000,000, not"),
+        ({"usd": 1e300}, "usd must be at most 1,000,000, not"),
+        ({"calls": 10**30}, "calls must be at most 1,000,000,000,000,000, not"),
+        ({"usd": float("nan")}, "usd must be a number, not nan"),
+        ({"calls": True}, "calls must be a number, not True"),
+        ({"seconds": "5"}, "seconds must be a number, not '5'"),
+        ({"tokens": 1.5}, "tokens must be a whole number, not 1.5"),
+        ({"usd": 1e-12}, "usd must be 0, or at least 0.000000001, not 1e-12"),
+        ({"seconds": 1e-7}, "seconds must be 0, or at least 0.000001, not 1e-07"),
+        ({"on_exceeded": "explode"}, "on_exceeded is stop, final_turn or ask"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
         Budget(**given)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_bounds_of_a_budget_are_let_through() -> None:
+    most = Budget(usd=1_000_000, tokens=10**15, seconds=10**9, calls=10**15).rule
+    assert {most.nusd, most.tokens, most.active_us, most.calls} == {10**15}
+    least = Budget(usd=1e-9, seconds=1e-6, calls=0).rule
+    assert (least.nusd, least.active_us, least.calls) == (1, 1, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from commands import weftline
 from weftline.testing import ServerProcess
@@ -22,7 +23,26 @@ def test_limits_are_set_listed_and_cleared(env: Env, server: ServerProcess) -> N
         "calls": (7, "day"),
     }
     assert all(limit["setBy"].startswith("operator:") for limit in budget["limits"])
+    assert weftline("budgets", "list", "--workspace", "acme", env=env).out == "workspace\n"
     assert weftline("budgets", "clear", "--workspace", "acme", env=env).out == "workspace\n"
     assert weftline("budgets", "list", "--workspace", "acme", env=env).out == ""
     wrong = weftline("budgets", "set", "--workspace", "acme", env=env)
     assert wrong.code == 2 and "at least one of --usd" in wrong.err
+    for option, amount, words in [
+        ("--usd", "1e308", "must be at most 1,000,000"),
+        ("--usd", "1e-12", "must be 0, or at least 0.000000001"),
+        ("--usd", "nan", "limits.0.limit"),
+        ("--calls", str(10**30), "must be at most 1,000,000,000,000,000"),
+    ]:
+        wrong = weftline("budgets", "set", "--workspace", "acme", option, amount, env=env)
+        assert wrong.code == 1 and words in wrong.err, wrong.err
+
+
+def test_a_list_that_is_piped_has_the_id_of_each_budget_once(env: Env, server: ServerProcess, tmp_path: Path) -> None:
+    env = {**env, "WEFTLINE_DB": str(server.db)}
+    definition = tmp_path / "agent.json"
+    definition.write_text('{"name": "Tight", "spec": {"modelId": "scripted:hello"}}')
+    agent = weftline("agents", "create", "--workspace", "acme", "--file", str(definition), env=env).out.strip()
+    for limits in (["--tokens", "5", "--calls", "7", "--agent", agent], ["--calls", "9"]):
+        assert weftline("budgets", "set", "--workspace", "acme", *limits, env=env).code == 0
+    assert weftline("budgets", "list", "--workspace", "acme", env=env).out.split() == [agent, "workspace"]

@@ -68,6 +68,10 @@ async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api
         ({"level": "workspace", "limits": [{"unit": "euro", "limit": 1}]}, "limits.0.unit"),
         ({"level": "workspace", "limits": [{"unit": "calls", "limit": 1.5}]}, "must be a whole number"),
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": 10**9}]}, "must be at most 1,000,000"),
+        ({"level": "workspace", "limits": [{"unit": "usd", "limit": 1e308}]}, "must be at most 1,000,000"),
+        ({"level": "workspace", "limits": [{"unit": "usd", "limit": 1e-12}]}, "must be 0, or at least 0.000000001"),
+        ({"level": "workspace", "limits": [{"unit": "calls", "limit": 10**400}]}, "limits.0.limit"),
+        ({"level": "workspace", "limits": [{"unit": "calls", "limit": True}]}, "limits.0.limit"),
         ({"level": "workspace", "limits": [CALLS, CALLS]}, "two limits in calls"),
         ({"level": "workspace", "limits": [{**CALLS, "period": "week"}]}, "limits.0.period"),
         ({"level": "workspace", "limits": [{**CALLS, "onExceeded": "explode"}]}, "limits.0.onExceeded"),
@@ -93,10 +97,26 @@ async def test_what_is_not_there_has_no_budget(api: Api) -> None:
 
 
 @pytest.mark.requirement("run.tree.levels")
-@pytest.mark.parametrize("budget", [{"usd": -0.1}, {"calls": 1.5}, {"dollars": 3}, {"onExceeded": "explode"}, [], 3])
-async def test_the_budget_of_a_run_is_checked(api: Api, budget: Any) -> None:
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ({"usd": -0.1}, "budget.usd: must be 0 or more"),
+        ({"usd": 1e308}, "budget.usd: must be at most 1,000,000"),
+        ({"usd": 1e-12}, "budget.usd: must be 0, or at least 0.000000001"),
+        ({"seconds": 1e300}, "budget.seconds: must be at most 1,000,000,000"),
+        ({"calls": 10**30}, "budget.calls: must be at most 1,000,000,000,000,000"),
+        ({"tokens": -1}, "budget.tokens: must be 0 or more"),
+        ({"calls": True}, "budget.calls"),
+        ({"calls": 1.5}, "budget.calls"),
+        ({"dollars": 3}, "budget.dollars"),
+        ({"onExceeded": "explode"}, "budget.onExceeded"),
+        ([], "budget"),
+        (3, "budget"),
+    ],
+)
+async def test_the_budget_of_a_run_is_checked(api: Api, budget: Any, words: str) -> None:
     reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x", "budget": budget})
-    assert reply.status == 400 and "budget" in str(reply.json)
+    assert reply.status == 400 and words in reply.json["message"], reply.body
 
 
 @pytest.mark.requirement("run.tree.ask")

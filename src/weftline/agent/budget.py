@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import BudgetRule, OnExceeded
 
 
@@ -22,20 +23,20 @@ class Budget(Struct, frozen=True, kw_only=True):
     on_exceeded: OnExceeded = "final_turn"
 
     def __post_init__(self) -> None:
-        for name in ("usd", "tokens", "seconds", "calls"):
+        for name in PARTS:
             amount = getattr(self, name)
-            if amount is not None and not 0 <= amount < float("inf"):
-                raise ValueError(f"{name} must be 0 or more, not {amount}")
+            if amount is not None and (issue := amount_issue(name, amount)):
+                raise ValueError(f"{name} {issue}, not {amount!r}")
         if self.on_exceeded not in ("stop", "final_turn", "ask"):
             raise ValueError(f"on_exceeded is stop, final_turn or ask, not {self.on_exceeded!r}")
 
     @property
     def rule(self) -> BudgetRule:
         return BudgetRule(
-            None if self.usd is None else round(self.usd * 1_000_000_000),
-            self.tokens,
-            None if self.seconds is None else round(self.seconds * 1_000_000),
-            self.calls,
+            None if self.usd is None else smallest("usd", self.usd),
+            None if self.tokens is None else smallest("tokens", self.tokens),
+            None if self.seconds is None else smallest("seconds", self.seconds),
+            None if self.calls is None else smallest("calls", self.calls),
             self.on_exceeded,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.output import DB, JSON, is_terminal, show_all
 from weftline.cli.resource import WORKSPACE
 
 AGENT = click.option("--agent", help="The budget of an agent, by its id or slug.")
@@ -84,15 +84,16 @@ def _list(workspace: str, run: str | None, db: Path, as_json: bool) -> None:
     from weftline.cli.admin import listed
 
     found = listed(db, "budgets.list", workspace=workspace, **({} if run is None else {"run": run}))
-    lines = found if as_json else (line for one in found for line in _lines(one))
-    show_all(lines, id_field="level", as_json=as_json)
+    if not as_json:
+        found = (line for one in found for line in (_lines(one) if is_terminal() else [{"id": _name(one)}]))
+    show_all(found, id_field="id", as_json=as_json)
 
 
 def _lines(budget: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for limit in budget["limits"]:
         yield {
+            "id": _name(budget),
             "level": budget["level"],
-            "id": budget["id"] or "",
             "unit": limit["unit"],
             "period": limit["period"],
             "limit": limit["limit"],
@@ -101,6 +102,11 @@ def _lines(budget: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "remaining": limit["remaining"],
             "onExceeded": limit["onExceeded"],
         }
+
+
+def _name(budget: dict[str, Any]) -> str:
+    """The id; a workspace's budget has none."""
+    return budget["level"] if budget["id"] is None else budget["id"]
 
 
 def _replace(
@@ -114,4 +120,4 @@ def _replace(
     id = agent if agent is not None else session
     budget = {"level": level, "limits": limits} | ({} if id is None else {"id": id})
     made = administer(db, "budgets.set", workspace=workspace, budget=budget)
-    click.echo(json.dumps(made) if as_json else made["level"] if made["id"] is None else made["id"])
+    click.echo(json.dumps(made) if as_json else _name(made))

@@ -13,6 +13,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline.errors import InvalidRequest, WeftlineError
+from weftline.kernel.amounts import PARTS
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.budgeting import UNPRICED, sentence
@@ -26,7 +27,7 @@ from weftline.runtime.compacting import summary_model
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.models import cost_of, resolve
 from weftline.runtime.toolbox import EMPTY
-from weftline.store.budgets import PARTS, day_of
+from weftline.store.budgets import day_of
 
 INPUT_FACTOR = 2
 """Tokens are counted by the provider, in its own way. Texts in some languages have twice as many as is estimated."""

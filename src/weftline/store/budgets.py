@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from weftline.kernel.budget import BudgetRule, Level, OnExceeded, Period, Unit
 
-PARTS: dict[Unit, int] = {"usd": 1_000_000_000, "tokens": 1, "seconds": 1_000_000, "calls": 1}
-"""How many of its smallest parts a unit has."""
 _EPOCH = date(1970, 1, 1)
 _DAY_US = 86_400_000_000
 

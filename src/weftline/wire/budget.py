@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Raw, Struct, json
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-from weftline.kernel.budget import BudgetRule, OnExceeded
+from weftline.kernel.amounts import PARTS, amount_issue, greatest, smallest
+from weftline.kernel.budget import BudgetRule, OnExceeded, Unit
 from weftline.wire.json_text import encode
 
-NUSD, US = 1_000_000_000, 1_000_000
-_Amount: TypeAlias = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
-_Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1_000_000_000, allow_inf_nan=False)]
-_Count: TypeAlias = Annotated[int, Field(ge=0, le=10**15)]
+
+def _checked(unit: Unit) -> AfterValidator:
+    """Not `Field(ge=…)`, so that the words are those of every other place that takes a budget."""
+
+    def check(amount: float) -> float:
+        if issue := amount_issue(unit, amount):
+            raise PydanticCustomError("amount", "{issue}", {"issue": issue})
+        return amount
+
+    return AfterValidator(check)
+
+
+def _bounds(unit: Unit) -> Any:
+    return Field(json_schema_extra={"minimum": 0, "maximum": greatest(unit)})
+
+
+_Usd: TypeAlias = Annotated[float, _checked("usd"), _bounds("usd")]
+_Seconds: TypeAlias = Annotated[float, _checked("seconds"), _bounds("seconds")]
+_Tokens: TypeAlias = Annotated[int, _checked("tokens"), _bounds("tokens")]
+_Calls: TypeAlias = Annotated[int, _checked("calls"), _bounds("calls")]
 
 
 class BudgetModel(BaseModel):
@@ -24,10 +42,10 @@ class BudgetModel(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    usd: _Amount | None = None
-    tokens: _Count | None = None
+    usd: _Usd | None = None
+    tokens: _Tokens | None = None
     seconds: _Seconds | None = None
-    calls: _Count | None = None
+    calls: _Calls | None = None
     onExceeded: OnExceeded | None = None
 
 
@@ -42,9 +60,9 @@ class WireBudget(Struct, rename="camel", omit_defaults=True):
     def rule(self) -> BudgetRule | None:
         """None if it limits nothing."""
         rule = BudgetRule(
-            None if self.usd is None else round(self.usd * NUSD),
+            None if self.usd is None else smallest("usd", self.usd),
             self.tokens,
-            None if self.seconds is None else round(self.seconds * US),
+            None if self.seconds is None else smallest("seconds", self.seconds),
             self.calls,
             self.on_exceeded or "final_turn",
         )
@@ -60,9 +78,9 @@ def budget_within(own: Raw, above: Raw) -> Raw:
     one, other = _decode(own), _decode(above)
     rule = (one.rule or BudgetRule(on_exceeded=other.on_exceeded or "final_turn")).within(other.rule)
     tight = WireBudget(
-        None if rule.nusd is None else rule.nusd / NUSD,
+        None if rule.nusd is None else rule.nusd / PARTS["usd"],
         rule.tokens,
-        None if rule.active_us is None else rule.active_us / US,
+        None if rule.active_us is None else rule.active_us / PARTS["seconds"],
         rule.calls,
         rule.on_exceeded,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from weftline.errors import Issue, NotFound, invalid
-from weftline.kernel.budget import BudgetRule, Level, Unit
+from weftline.kernel.budget import BudgetRule, Level
 from weftline.store.budgets import (
-    PARTS,
     Booking,
     Limit,
     SetLimit,
@@ -29,8 +27,6 @@ from weftline.store.records import budgets
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Caller, Change, Workspaces
 
-MAX_AMOUNT = 10**15
-"""Of smallest parts: a million dollars, thirty years."""
 PERIODIC: tuple[Level, ...] = ("workspace", "agent")
 
 
@@ -122,11 +118,6 @@ async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget
     return await at.records.read(query())
 
 
-def smallest(unit: Unit, amount: float) -> int:
-    """An amount of a unit in its smallest parts."""
-    return round(amount * PARTS[unit])
-
-
 def _budget(about: Subject, rules: Mapping[str, BudgetRule], *, today: int) -> Query[Budget]:
     found: Sequence[Limit] = yield from budgets.limits(account=about.account)
     if not found and (rule := rules.get(about.account)) is not None:
@@ -156,17 +147,6 @@ def _check(level: Level, limits: Sequence[Limit]) -> None:
         seen.add((limit.unit, limit.period))
     if issues:
         raise invalid(issues)
-
-
-def amount_issue(unit: Unit, amount: float) -> str:
-    """What is wrong with an amount; "" if nothing."""
-    if not math.isfinite(amount) or amount < 0:
-        return "must be 0 or more"
-    if smallest(unit, amount) > MAX_AMOUNT:
-        return f"must be at most {MAX_AMOUNT // PARTS[unit]:,}"
-    if PARTS[unit] == 1 and amount != int(amount):
-        return "must be a whole number"
-    return ""
 
 
 def _agent(account: str) -> str | None:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, invalid
+from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
 from weftline.server.schemas.validation import refused
 from weftline.store.budgets import Limit
@@ -15,7 +16,7 @@ from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Time, Warnings, iso
 from weftline.wire.run_spec import NO_NUL, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
-from weftline.workspace.budgets import PARTS, Budget, Use, amount_issue, setter, smallest
+from weftline.workspace.budgets import Budget, Use, setter
 
 MAX_LIMITS = 12
 """Four units, three periods."""
