@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, ToolGate, ask_user, code, hook, tool
+from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, ToolGate, ask_user, hook, tool
 from weftline.agent.offline import AgentsToday
 from weftline.agent.replaying import replay_stored
 from weftline.agent.run import Run
@@ -66,12 +66,6 @@ def parent() -> Agent[Any, Any]:
 
 
 MANY = [calls("look", place=f"{n}" * 50) for n in range(6)]
-CODE = """
-const seen = await Promise.all(["a", "b"].map((place) => look({place})));
-try { await look({place: "well"}); } catch (error) { seen.push(error.name); }
-export default seen;
-"""
-
 RUNS: dict[str, tuple[Agent[Any, Any], str, int, int]] = {
     "plain": (searcher(instructions="Be brief."), "succeeded", 1, 0),
     "calls": (
@@ -93,7 +87,6 @@ RUNS: dict[str, tuple[Agent[Any, Any], str, int, int]] = {
     "gated": (searcher(calls("look", place="shed"), hooks=[not_the_shed]), "succeeded", 2, 1),
     "instructions by code": (searcher(instructions=introduced), "succeeded", 1, 0),
     "a subagent": (parent(), "succeeded", 4, 2),
-    "code": (searcher(calls("code", code=CODE), tools=[look, code()]), "succeeded", 2, 4),
     "budget": (
         searcher(*MANY, behavior=Behavior(tool_budgets={"look": 2}), limits=Limits(loop_soft=0)),
         "succeeded",
@@ -276,7 +269,7 @@ async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path
     disk.runs[ids.key_of(trimmed)].trim()
     disk.runs[ids.key_of(newer)].row.format = FORMAT + 1
     disk.runs[ids.key_of(elsewhere)].row.workspace = 2
-    for run_id, reason in ((trimmed, "run_trimmed"), (newer, "unsupported_run"), (elsewhere, "unknown_run")):
+    for run_id, code in ((trimmed, "run_trimmed"), (newer, "unsupported_run"), (elsewhere, "unknown_run")):
         with pytest.raises(WeftlineError) as refused:
             await replay_stored(log, run_id, workspace=1, agents=[agent])
-        assert refused.value.code == reason and run_id in refused.value.message
+        assert refused.value.code == code and run_id in refused.value.message
