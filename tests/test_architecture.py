@@ -109,6 +109,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.hashing",
         "weftline.store.records",
         "weftline.store.secrets",
+        "weftline.sandbox",
     },
     "weftline.events": BASE,
     "weftline.background": frozenset(),

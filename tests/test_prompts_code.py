@@ -26,6 +26,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.out_of_time(30) == (
         "The code ran for 30 seconds, not counting the calls that it waited for, which is all it may."
     )
+    assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is all it may."
     assert prompts.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
 
 

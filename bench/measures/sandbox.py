@@ -1,4 +1,4 @@
-"""Code in a sandbox: to the result, warm and cold; a call to the host; the end of a tight loop; idle memory."""
+"""Code in a sandbox: to the result, warm and cold; a call to the host; the end of a tight loop; idle memory; tools."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 import subprocess
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.machine import Machine
 from bench.rows import Row
+from weftline import Agent, Engine, Limits, code, tool
 from weftline.sandbox import Language, Sandbox
 from weftline.sandbox.base import CodeEngine
 from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.monty import MontyEngine
+from weftline.testing import ScriptedModel, calls
 
 CALLS = 2000
 ONE: dict[Language, str] = {"typescript": "export default 1", "python": "default = 1"}
@@ -56,7 +60,39 @@ async def _rows(rounds: int) -> list[Row]:
         rows.append(Row(f"{name}, a call to the host", "µs", "less", tuple(calls)))
         rows.append(Row(f"{name}, the end of a tight loop", "ms", "less", tuple(kills), reach=50))
         rows.append(Row(f"{name}, an idle engine", "MB", "less", (idle,), note="resident, shared pages included"))
+    rows += await _tool_rows(rounds)
     return rows
+
+
+TEN = "for (let n = 0; n < 10; n++) await note({n}); export default 'ok'"
+
+
+@tool(effect="once")
+async def note(n: int) -> str:
+    """Notes a number."""
+    return str(n)
+
+
+async def _tool_rows(rounds: int) -> list[Row]:
+    """Ten durable calls of a tool, by code and by the model itself, which answers at once here."""
+    turns = [calls("note", n=n) for n in range(10)]
+    by_model = [await _run_ms([*turns, "Done."]) for _ in range(rounds)]
+    by_code = [await _run_ms([calls("code", code=TEN), "Done."]) for _ in range(rounds)]
+    return [
+        Row("10 calls in 10 turns", "ms", "less", tuple(by_model), note="and 11 answers of a model"),
+        Row("10 calls from code", "ms", "less", tuple(by_code), note="and 2 answers of a model"),
+    ]
+
+
+async def _run_ms(script: list[Any]) -> float:
+    agent = Agent(ScriptedModel(script), name="bench", tools=[note, code()], limits=Limits(loop_soft=0))
+    with TemporaryDirectory() as folder:
+        async with Engine(folder, agents=[agent]) as engine:
+            await (await engine.start(agent, "Go.")).result()  # so that processes wait for code
+            await asyncio.sleep(WARM_S)
+            begun = time.perf_counter()
+            await (await engine.start(agent, "Go.")).result()
+            return (time.perf_counter() - begun) * 1000
 
 
 def _bare_ms() -> float:

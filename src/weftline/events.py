@@ -305,7 +305,7 @@ class RunResumed(Event, frozen=True):
 class RunEnded(Event, frozen=True):
     """The last event of every run. `cost_usd` is None if the price of some model call is not known.
 
-    `text` is the answer, or what there was of one when the run failed.
+    `text` is the answer, or what there was of one when the run failed. `by` is who cancelled it.
     """
 
     status: Literal["succeeded", "failed", "cancelled"]
@@ -317,6 +317,7 @@ class RunEnded(Event, frozen=True):
     turns: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = None
+    by: str = ""
 
 
 class UnknownEvent(Event, frozen=True):

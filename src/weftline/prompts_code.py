@@ -115,3 +115,8 @@ def out_of_time(limit_s: float) -> str:
 
 def sandbox_missing(problem: str) -> str:
     return f"Code cannot be run here: {problem}"
+
+
+def tool_out_of_time(limit_s: float) -> str:
+    """Of a stored tool of code."""
+    return f"The code ran for {limit_s:g} seconds, which is all it may."

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, tool
+from weftline import Agent, Engine, shell, tool
 from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallOpened, RunEnded
 from weftline.kernel.entries import CancelRequested, decode_fact
@@ -124,3 +124,35 @@ async def test_a_cancel_closes_what_is_open_and_a_late_answer_is_refused() -> No
         made = [call.id for message in said if isinstance(message, Assistant) for call in message.calls]
         got = [result.id for message in said if isinstance(message, ToolResults) for result in message.results]
         assert made == got
+
+
+COMMAND = "sleep 1000 & echo $! >> pids; (sleep 1000 & echo $! >> pids; wait) & echo $! >> pids; echo $$ >> pids; wait"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes can be looked at on Linux only")
+@pytest.mark.parametrize("below", [False, True], ids=["of the run", "of a run below it"])
+async def test_no_process_of_a_call_is_left_when_the_cancelled_entry_is_there(tmp_path: Path, below: bool) -> None:
+    worker = Agent(
+        ScriptedModel([calls("shell", command=COMMAND), "Done."]), name="worker", tools=[shell(root=tmp_path)]
+    )
+    boss = Agent(
+        ScriptedModel([calls("ask", task="Go."), "Done."]), name="boss", tools=[worker.as_tool("Works.", name="ask")]
+    )
+    pids = tmp_path / "pids"
+    async with Engine() as engine:
+        run = await engine.start(boss if below else worker, "Go.")
+        async with asyncio.timeout(60):
+            while not pids.exists() or len(pids.read_text().split()) < 4:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+        started = [int(pid) for pid in pids.read_text().split()]
+        assert all(is_running(pid) for pid in started)
+        receipt = await run.cancel()
+        assert not [pid for pid in started if is_running(pid)]
+        assert [call.name for call in receipt.in_doubt] == ["shell"]

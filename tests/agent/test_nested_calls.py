@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from weftline import Agent, Engine, ToolBudget, ToolGate, tool
 from weftline.agent.behavior import Behavior
+from weftline.agent.tracing import trace
 from weftline.events import CallFinished, CallOpened
 from weftline.kernel.entries import Effect
 from weftline.messages import Assistant, ToolResults, joined_text
@@ -20,6 +21,7 @@ from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Unknown
 
 from .kit import asked, scripted
+from .test_tracing import Traces
 
 Script = Callable[[Callable[[str, str], Awaitable[ToolOutput]]], Awaitable[str]]
 
@@ -309,6 +311,42 @@ async def test_a_cancel_ends_the_code_and_what_it_calls() -> None:
     assert result.status == "cancelled"
     assert [(call.name, call.how) for call in result.calls] == [("host", "cancelled"), ("hang", "in_doubt")]
     assert [call.name for call in receipt.in_doubt] == ["hang"]
+
+
+async def test_a_span_of_a_nested_call_is_inside_that_of_its_parent() -> None:
+    async def script(ask: Any) -> str:
+        return await say(ask, "look", '{"at": "x"}')
+
+    traces = Traces()
+    agent, _, _ = hosted(script)
+    trace(agent, tracer_provider=traces.provider)
+    await agent.run("Go.")
+    tree = traces.tree()
+    assert tree["execute_tool look"] == "execute_tool host"
+    assert tree["execute_tool host"] == "turn 0"
+
+
+async def test_a_run_with_nested_calls_is_replayed_and_its_messages_are_read_from_the_log(tmp_path: Path) -> None:
+    async def script(ask: Any) -> str:
+        return await say(ask, "pay", '{"payee": "Ann"}') + await say(ask, "look", '{"at": "x"}')
+
+    agent, _, _ = hosted(script)
+
+    @agent.on(ToolGate)
+    def change(gate: ToolGate) -> None:
+        if gate.tool == "pay":
+            gate.args = {**gate.args, "cents": 9}
+
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        result = await run.result()
+        assert result.calls[0].args == {"payee": "Ann", "cents": 9}
+        assert [one.role for one in await run.messages()] == ["user", "assistant", "tool", "assistant"]
+        listed = await engine.calls(run.id)
+        replayed = await engine.replay(run.id)
+    assert [(one.name, one.parent) for one in listed] == [("host", ""), ("pay", "call_0_0"), ("look", "call_0_0")]
+    assert replayed.divergence is None, str(replayed)
+    assert replayed.calls == 3
 
 
 async def waited(agent: Agent[Any, Any], say: Callable[[Engine, str], Awaitable[object]]) -> tuple[Any, str]:

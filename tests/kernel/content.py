@@ -27,6 +27,7 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallUnclaimed
 from weftline.messages import Assistant, AssistantPart, Text, ToolCall, User
 
 PLAN = Raw(b'{"v":1,"model":"demo"}')
@@ -51,7 +52,7 @@ class Content:
                 return bodies.encode(bodies.AskedBody(bytes(self._args(head.index)).decode()))
             case AwaitOpened():
                 return bodies.encode(bodies.AwaitBody("May it?", "c", "wire", self._args(head.index)))
-            case CallOpened():
+            case CallOpened() | CallUnclaimed():
                 echo = Raw(b'{"mcpServer":"files"}') if head.client == "mcp_local" else UNSET
                 return bodies.encode(bodies.OpenedBody(self._args(head.index), echo))
             case CallClosed():

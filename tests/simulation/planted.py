@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from store.planted import EpochsOnlyForWorkInFlight
 from weftline.kernel.accept import open_question
-from weftline.kernel.bodies import turn_args
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired, TurnCompleted
@@ -180,7 +179,20 @@ def prepares_arguments_again(carry_out: CarryOut) -> CarryOut:
         if isinstance(command, RunTool) and work.toolbox is not None:
             turn, tool = work.conversation.turn, work.toolbox.get(state.batch.calls[command.index].name)
             if turn is not None and tool is not None:
-                work.conversation.args[command.index] = await tool.prepare(turn.message.calls[command.index].args)
+                work.conversation.args[command.index] = await tool.prepare(work.conversation.written(command.index))
+        return await carry_out(command, state, work, services, sink)
+
+    return planted
+
+
+def forgets_what_code_asked_for(carry_out: CarryOut) -> CarryOut:
+    """Code that begins again is not answered from the log."""
+
+    async def planted(
+        command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+    ) -> Outcome | None:
+        if isinstance(command, RunTool) and state.batch.calls[command.index].host:
+            work.conversation.nested.pop(command.index, None)
         return await carry_out(command, state, work, services, sink)
 
     return planted
@@ -370,7 +382,7 @@ def runs_what_was_asked_for(real: CarryOut) -> CarryOut:
         command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
     ) -> Outcome | None:
         if isinstance(command, RunTool) and work.conversation.turn is not None:
-            work.conversation.args[command.index] = turn_args(work.conversation.turn)[command.index]
+            work.conversation.args[command.index] = work.conversation.prepared(command.index)
         return await real(command, state, work, services, sink)
 
     return carry_out
@@ -547,9 +559,10 @@ BUGS = (
     Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
     Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
-    Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),
+    Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again, first_seed=2),
+    Bug("forgets_what_code_asked_for", "N1 N2", carry_out=forgets_what_code_asked_for),
     Bug("reads_a_row_twice", "M1", log=ReadsARowTwice),
-    Bug("misses_a_row", "M1", log=MissesARow),
+    Bug("misses_a_row", "M1", log=MissesARow, first_seed=2),
     Bug("reads_in_the_wrong_order", "M1", log=ReadsInTheWrongOrder),
     Bug("reads_the_conversation_of_another_run", "M1", log=ReadsTheConversationOfAnother, first_seed=2),
     Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother),

@@ -48,6 +48,7 @@ async def test_a_change_keeps_what_it_does_not_name(at: Workspaces, acme: int) -
     changed = await tools.change(at, acme, row.id, ToolChanges(secrets={"TOKEN": "two", "OTHER": None}))
     assert await values(at, acme, row.id) == {"TOKEN": "two"}
     now = spec_of(changed)
+    assert isinstance(now, HttpSpec)
     assert now.description == "Tells the weather." and now.headers == TOKEN and now.secrets == ("TOKEN",)
     bare = await tools.change(
         at, acme, row.id, ToolChanges(url="https://api.example", headers={}, parameters=None, secrets={"TOKEN": None})

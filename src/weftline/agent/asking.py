@@ -46,6 +46,10 @@ class Await(Struct, frozen=True, kw_only=True):
     """The run at the top, if the question is one of a subagent's."""
     opened_at: datetime
     deadline: datetime | None = None
+    idempotency_key: str = ""
+    """Of a call in doubt, as its tool got it."""
+    called_at: datetime | None = None
+    """And when it was begun."""
 
 
 def shown(one: OpenAwait) -> Await:
@@ -64,6 +68,8 @@ def shown(one: OpenAwait) -> Await:
         root_run_id=ids.run_id(one.root, one.root_salt) if one.root_salt else ids.run_id(one.run, one.salt),
         opened_at=_time(one.opened_at),
         deadline=None if one.deadline_at is None else _time(one.deadline_at),
+        idempotency_key=body.key,
+        called_at=_time(body.called_at) if body.called_at else None,
     )
 
 

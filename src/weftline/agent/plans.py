@@ -170,6 +170,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         budget=plan.limits.budget if sent.limits.budget is None else sent.limits.budget.within(plan.limits.budget),
         on_local_timeout=sent.limits.on_local_timeout,
         leases=sent.limits.leases,
+        in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
     )
     return replace(
         plan,

@@ -43,6 +43,10 @@ class Await(Struct, frozen=True, rename="camel"):
     run_name: str = ""
     opened_at: datetime | None = None
     expires_at: datetime | None = None
+    idempotency_key: str = ""
+    """Of a call in doubt, as its tool got it."""
+    called_at: datetime | None = None
+    """And when it was begun."""
 
 
 class Answered(Struct, frozen=True, rename="camel"):

@@ -266,7 +266,8 @@ def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> even
     )
     if kind == "cancelled":
         reason = text_of(payload, "reason") or "user"
-        return msgspec.structs.replace(end, reason="thread_ended" if reason == "session_ended" else reason)
+        reason = "thread_ended" if reason == "session_ended" else reason
+        return msgspec.structs.replace(end, reason=reason, by=text_of(payload, "requestedBy") or "")
     reason = text_of(payload, "terminationReason") or ""
     subtype = subtype_of(kind, payload)
     if subtype == "success":

@@ -9,6 +9,7 @@ First come, first served; a refused fact changes nothing.
 from __future__ import annotations
 
 from weftline.kernel import leases, policies
+from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -144,7 +145,7 @@ def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
     if head.kind == "question":
         asks = call.stage == "started" and not call.lost and not call.asked_back and call.child is None
         return asks and call.attempt == attempt and s.limits.interrupts_allowed and head.id not in s.questions.open
-    if head.kind != "doubt" or s.limits.in_doubt != "ask":
+    if head.kind != "doubt" or not asks_about_doubt(s, call):
         return False
     lost = call.stage == "started" and call.lost and call.effect == "reconcile" and call.attempt == attempt
     return lost and not call.awaiting and head.id not in s.questions.open

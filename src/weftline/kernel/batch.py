@@ -63,6 +63,10 @@ class Call(_Room, frozen=True):
     """How many were opened so far."""
     grant: Grant | None = None
     """The approval that it may begin with, until it does."""
+    in_doubt: Literal["report", "ask"] | None = None
+    """As in `AskedCall`."""
+    begun_at: int = 0
+    """When it was begun last, if a person may have to be asked about that."""
     bookkeeping: bool = False
     """No cap counts it."""
     terminal: bool = False

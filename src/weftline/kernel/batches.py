@@ -6,7 +6,7 @@ from typing import Literal
 
 from weftline import prompts, prompts_code, prompts_people, prompts_policy
 from weftline.kernel import budgeting, guards, leases, policies
-from weftline.kernel.calls import await_id, earliest_deadline, next_waiting
+from weftline.kernel.calls import asks_about_doubt, await_id, earliest_deadline, next_waiting
 from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id
 from weftline.kernel.entries import (
     AwaitKind,
@@ -164,7 +164,7 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
         if not s.control.paused:
             append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
     elif call.effect == "once":
-        if s.limits.in_doubt == "ask" and s.limits.interrupts_allowed:
+        if asks_about_doubt(s, call):
             append.append(_ask(s, index, "doubt"))
         else:
             append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))

@@ -114,6 +114,10 @@ class AwaitBody(Struct, omit_defaults=True):
     """The call has begun, and its tool asks in place of giving a result."""
     clarification: Clarification | None = None
     """What a failed call lacks."""
+    key: str = ""
+    """Of a call in doubt: its idempotency key."""
+    called_at: int = 0
+    """And when it was begun."""
 
 
 class Pattern(Struct, omit_defaults=True):
@@ -193,6 +197,8 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
 
     parts: tuple[UserPart, ...]
     message_id: str = ""
+    by: str = ""
+    """Who sent it, if the door knows."""
 
 
 class TakenBody(Struct):

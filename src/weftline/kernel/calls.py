@@ -58,6 +58,7 @@ def _asked(one: AskedCall) -> Call:
         gated=one.gated,
         child="" if one.child else None,
         asks=one.asks,
+        in_doubt=one.in_doubt,
         bookkeeping=one.bookkeeping,
         terminal=one.terminal,
         host=one.host,
@@ -244,7 +245,12 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
     return announced_in if head.blocked else policies.opened(announced_in, call)
 
 
-def started(s: State, head: CallStarted) -> State | None:
+def asks_about_doubt(s: State, call: Call) -> bool:
+    """Whether a person is asked what became of the call, if a crash cuts it off and its tool does not know."""
+    return (call.in_doubt or s.limits.in_doubt) == "ask" and s.limits.interrupts_allowed
+
+
+def started(s: State, head: CallStarted, at: int) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked" or call.client is not None or head.attempt != call.attempt + 1:
         return None
@@ -259,6 +265,7 @@ def started(s: State, head: CallStarted) -> State | None:
         effect=head.effect or call.effect,
         child=head.child or None,
         grant=None,
+        begun_at=at if asks_about_doubt(s, call) else 0,
     )
     batch = _changed(batch, head.index, begun)
     calls = batch.calls

@@ -59,6 +59,7 @@ def end(
         status,
         code=code,
         reason=reason,
+        requested_by=s.control.cancelled_by if status == "cancelled" else "",
         finish=s.answer.finish,
         usage=usage,
         # What a call costs that is cut off here is not known here.

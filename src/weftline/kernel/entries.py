@@ -152,6 +152,8 @@ class AskedCall(Head, frozen=True):
     asks: Asks | None = None
     allowed_by: str = ""
     """The await whose approval covers this call too, so that nobody is asked."""
+    in_doubt: Literal["report", "ask"] | None = None
+    """What its tool wants if a crash cuts it off, in place of what the run says."""
     bookkeeping: bool = False
     """No cap counts it, and it may finish within the grace after the time budget."""
     terminal: bool = False
@@ -480,7 +482,9 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     code: str = ""
     """For a failure: its class (`rate_limit`, `truncation`, …) or a short token (`max_tool_turns`, `worker_error`)."""
     reason: str = ""
-    """For a cancel: who; for a run ended by a limit: which one."""
+    """For a cancel: why; for a run ended by a limit: which one."""
+    requested_by: str = ""
+    """For a cancel: who."""
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0

@@ -257,7 +257,7 @@ def _call_opened(s: State, head: CallOpened, at: int) -> State:
 
 
 def _call_started(s: State, head: CallStarted, at: int) -> State:
-    return calls.started(s, head) or _stray(s, head)
+    return calls.started(s, head, at) or _stray(s, head)
 
 
 def _call_claimed(s: State, head: CallClaimed, at: int) -> State:
@@ -326,10 +326,8 @@ def _run_resumed(s: State, head: RunResumed, at: int) -> State:
 
 def _cancel_requested(s: State, head: CancelRequested, at: int) -> State:
     offered = tuple([id for id, question in s.questions.open.items() if question.kind == "call"])
-    questions = replace(s.questions, ignored=offered)
-    return replace(
-        s, version=s.version + 1, control=replace(s.control, cancel=head.reason or "user"), questions=questions
-    )
+    control = replace(s.control, cancel=head.reason or "user", cancelled_by=head.requested_by)
+    return replace(s, version=s.version + 1, control=control, questions=replace(s.questions, ignored=offered))
 
 
 def _timer_fired(s: State, head: TimerFired, at: int) -> State:
@@ -393,7 +391,7 @@ def _run_ended(s: State, head: RunEnded, at: int) -> State:
         batch=_NO_CALLS,
         questions=Questions(ignored=s.questions.ignored),
         guards=replace(s.guards, streak=Streak()),
-        control=Control(s.control.paused, s.control.cancel),
+        control=Control(s.control.paused, s.control.cancel, s.control.cancelled_by),
         totals=replace(s.totals, usage=head.usage),
     )
 

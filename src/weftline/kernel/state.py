@@ -172,6 +172,8 @@ class Control(Room, frozen=True):
 
     paused: bool = False
     cancel: str = ""
+    """Why it is to end, once somebody has said so."""
+    cancelled_by: str = ""
     queue: tuple[Queued, ...] = ()
     held_by: str = ""
     """The open await about the run itself: nothing begins before it is answered."""
@@ -282,8 +284,7 @@ class State(Room, frozen=True):
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
         if self.attempt.open or self.compaction.open:
             return True
-        running = [self.batch.calls[index] for index in self.batch.running if not self.is_waiting(index)]
-        return any(call.child is None and not call.awaiting and not call.asked_back for call in running)
+        return any(call.child is None and not call.awaiting and not call.asked_back for call in self._running)
 
     def is_waiting(self, index: int) -> bool:
         """Whether a call that asked for others cannot go on before somebody outside has moved one of those."""
@@ -300,12 +301,27 @@ class State(Room, frozen=True):
     @property
     def waits_for_people(self) -> bool:
         """Whether nothing moves before a person has answered."""
+        return self._waits(all(call.awaiting for call in self._running), children=False)
+
+    @property
+    def waits_for_children(self) -> bool:
+        """Whether nothing moves before a child run has ended, or a person has answered."""
+        running = self._running
+        still = all(call.awaiting or call.waits_for_child for call in running)
+        return still and any(call.waits_for_child for call in running) and self._waits(still, children=True)
+
+    @property
+    def _running(self) -> list[Call]:
+        """The calls that have begun, without those that wait for others that they asked for."""
+        return [self.batch.calls[index] for index in self.batch.running if not self.is_waiting(index)]
+
+    def _waits(self, still: bool, *, children: bool) -> bool:
+        """Whether no call begins, if those that have begun stand `still`."""
         batch, limits = self.batch, self.limits
         if self.control.held_by:
             return True
         asked = [question for question in self.questions.open.values() if question.kind != "call"]
-        running = [index for index in batch.running if not self.is_waiting(index)]
-        if not asked or not all(batch.calls[index].awaiting for index in running):
+        if not still or not (asked or children):
             return False
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
@@ -313,7 +329,10 @@ class State(Room, frozen=True):
             return True  # nothing begins beside a call in doubt, or one that waits for those that it asked for
         if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
-        return all(call.stage == "closed" or call.awaiting or call.offered for call in batch.calls)
+        return all(
+            call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child)
+            for call in batch.calls
+        )
 
     @property
     def depth(self) -> int:

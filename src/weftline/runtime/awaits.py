@@ -21,6 +21,7 @@ from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
+from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.tools.asking import Ask, ask_of
 from weftline.tools.base import Tool, ToolOutput
@@ -101,7 +102,10 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
         return _clarification(call, head, work, shown)
     asked = question_of(head.index, work)
     if head.kind == "doubt":
-        return AwaitBody(f"Did this call of {call.name} take effect?", call.id, call.name, shown)
+        key = ids.idempotency_key(work.store_id, work.run_id, head.turn, head.index, call.digest)
+        return AwaitBody(
+            f"Did this call of {call.name} take effect?", call.id, call.name, shown, key=key, called_at=call.begun_at
+        )
     if asked is None:
         return AwaitBody(f"May {call.name} be called?", call.id, call.name, shown)
     return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple)

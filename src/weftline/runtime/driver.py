@@ -36,7 +36,7 @@ from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
-from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.services import Outcome, Services, Sink
@@ -213,6 +213,9 @@ class Driver:
         if self.stopping and not (state.control.cancel or state.broken):
             self.record(run, facts)
             run.log.due_at = None if run.state.ended else 0
+            return ()
+        if run.driving.cut is Cut.BEGUN:
+            self.record(run, facts)
             return ()
         self.take_over(run)
         state = run.state

@@ -72,6 +72,7 @@ from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.requests import check_request, control_body, message_id_of
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
+from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
@@ -453,6 +454,10 @@ class EmbeddedEngine(StoredRuns):
         await self._append(run, draft.head, draft.body)
         return answer.outcome
 
+    async def waits_for_people(self, key: int) -> bool:
+        """Whether neither the run nor any run below it moves before a person has answered."""
+        return await waits_for_people(key, load=self._residents.load, settled=self._settled)
+
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
         run = await self._residents.load(key)
@@ -460,19 +465,11 @@ class EmbeddedEngine(StoredRuns):
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        if run.state.open_children:
-            await self._until_ended(run)  # they go first
+        if not run.state.ended:  # what is under way is stopped first, and children end first
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
             run = await self._residents.load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
-
-    async def _until_ended(self, run: LiveRun) -> None:
-        follower = self._hub.follow(run.key, run.id, after=run.log.durable, workspace=run.workspace)
-        try:
-            while await follower.next() is not None:
-                pass
-        finally:
-            follower.close()
 
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
@@ -516,20 +513,20 @@ class EmbeddedEngine(StoredRuns):
             with suppress(Conflict, NotFound):
                 await self.resume(ids.key_of(child), requested_by=requested_by)
 
-    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
+    async def steer(self, key: int, text: str, *, message_id: str = "", by: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
         run = await self._load_unfinished(key)
-        return await self._queue(run, MessageQueued(message_id_of(run), "steer"), text, message_id)
+        return await self._queue(run, MessageQueued(message_id_of(run), "steer"), text, message_id, by)
 
     async def follow_up(self, key: int, text: str) -> str:
         """Hands a message to the run when it would otherwise end."""
         run = await self._load_unfinished(key)
         return await self._queue(run, MessageQueued(message_id_of(run), "follow_up"), text)
 
-    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "") -> str:
+    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "", by: str = "") -> str:
         if not accepts(run.state, head):
             raise Conflict("The run takes no more messages.")
-        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id)))
+        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id, by)))
         return head.id
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:

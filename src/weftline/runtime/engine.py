@@ -102,6 +102,8 @@ class Follower(Protocol):
     """The last seq that the reader has received."""
     left: bool
     """Whether the reader has gone away."""
+    hears_below: bool
+    """Whether an empty list also says that a run below this one has come further, or asks or was told something."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
@@ -263,6 +265,10 @@ class Engine(Protocol):
         """What people are asked at the moment, by run and id."""
         ...
 
+    async def waits_for_people(self, key: int) -> bool:
+        """Whether neither the run nor any run below it moves before a person has answered: `awaits` then has it all."""
+        ...
+
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
         ...
@@ -291,10 +297,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def steer(self, key: int, text: str, *, message_id: str = "") -> str:
+    async def steer(self, key: int, text: str, *, message_id: str = "", by: str = "") -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
-        `message_id`, the sender's name for it, is kept beside it.
+        `message_id`, the sender's name for it, is kept beside it, and so is `by`, the name that the door gave the
+        sender: who tells a run what to do counts for the rule of four eyes.
         """
         ...
 

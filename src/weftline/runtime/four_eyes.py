@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from weftline.errors import Forbidden
-from weftline.kernel.bodies import decode_control
-from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, RunResumed, decode_fact
+from weftline.kernel.bodies import decode_control, decode_queued
+from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, MessageQueued, RunResumed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.answering import NAMELESS, Answer
@@ -66,7 +66,7 @@ async def require_somebody_else(
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:
     """Who has sent messages to a run since one of its calls was last approved."""
-    kinds = KIND[RunResumed], KIND[AwaitClosed]
+    kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
     facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     found: list[str] = []
     for fact in reversed(facts):
@@ -75,4 +75,6 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
             break
         if isinstance(head, RunResumed) and fact.body and decode_control(fact.body).messages:
             found.append(head.requested_by)
+        if isinstance(head, MessageQueued) and (by := decode_queued(fact.body).by):
+            found.append(by)
     return found

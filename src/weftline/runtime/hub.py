@@ -36,6 +36,7 @@ class Subscription:
         "_announced",
         "_batches",
         "_hub",
+        "_news_below",
         "_over",
         "_quiet",
         "_size",
@@ -43,6 +44,7 @@ class Subscription:
         "_waiter",
         "behind",
         "ended",
+        "hears_below",
         "last_seq",
         "left",
         "run",
@@ -71,6 +73,8 @@ class Subscription:
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
+        self.hears_below = False
+        self._news_below = False
         self._quiet = 0
         """Beats since the reader was given anything."""
         self._waiter: asyncio.Future[None] | None = None
@@ -90,8 +94,8 @@ class Subscription:
                 return batches
             if self.ended:
                 return None
-            if self._tick:
-                self._tick = False
+            if self._tick or self._news_below:
+                self._tick = self._news_below = False
                 return ()
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -134,6 +138,12 @@ class Subscription:
         self._quiet += 1
         if self._quiet >= QUIET_BEATS and not self.behind and not self._batches:
             self._tick, self._quiet = True, 0
+            self.wake()
+
+    def tell_below(self) -> None:
+        """Wakes a reader that wants to hear of the runs below this one."""
+        if self.hears_below:
+            self._news_below = True
             self.wake()
 
     def end(self) -> None:
@@ -203,6 +213,15 @@ class Hub:
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
         """Raises as `reserve` does."""
         return self.reserve(workspace).follow(run, run_id, after=after)
+
+    async def until_ended(self, run: int, run_id: str, *, after: int, workspace: int) -> None:
+        """Returns when the run has ended, or the server is stopping."""
+        follower = self.follow(run, run_id, after=after, workspace=workspace)
+        try:
+            while await follower.next() is not None:
+                pass
+        finally:
+            follower.close()
 
     def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
         """For a place that is taken already."""
@@ -283,6 +302,11 @@ class Hub:
         if topic is not None:
             for subscription in tuple(topic):
                 subscription.push(batch)
+
+    def tell_below(self, root: int) -> None:
+        """A run below this one has come further, or asks or was told something."""
+        for subscription in self._topics.get(root, ()):
+            subscription.tell_below()
 
     def forget(self, run: int | None = None) -> None:
         """Drops the run, or all runs, from memory. Readers continue from the log."""

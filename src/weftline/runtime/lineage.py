@@ -80,15 +80,15 @@ class Lineage:
         finally:
             self._news.discard(key)
 
-    async def cancel(self, children: Sequence[str]) -> None:
-        """Cancels the children of a run that is cancelled; it ends when they have."""
+    async def cancel(self, children: Sequence[str], *, by: str = "") -> None:
+        """Cancels the children of a run that `by` has cancelled; it ends when they have."""
         for child in children:
             try:
                 run = await self._fleet.load_surely(ids.key_of(child))
             except (NotFound, Conflict) as error:
                 logger.warning("the child run %s is left alone: %s", child, error.message)
             else:
-                self._fleet.take(run, Draft(CancelRequested("parent")))
+                self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
 def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:

@@ -189,6 +189,7 @@ class WorkingSet:
         "run_id",
         "secrets",
         "session_id",
+        "store_id",
         "toolbox",
         "workspace_slug",
     )
@@ -206,6 +207,8 @@ class WorkingSet:
         self.toolbox: Toolbox | None = None
         self.catalog: Catalog | None = None
         self.workspace_slug = ""
+        self.store_id = ""
+        """Of the store that the run is in, once it is opened."""
         self.session_id: str | None = None
         self.account: Account | None = None
         """Where what it spends is booked; None where nothing is, as in a replay."""
@@ -214,12 +217,22 @@ class WorkingSet:
         byte."""
 
 
+class Cut(Enum):
+    """How far the end of a cancelled run's work has come: NO ──▶ BEGUN ──▶ DONE."""
+
+    NO = "no"
+    BEGUN = "begun"
+    """Its driver is told to leave, and has a while for that. Nothing else is decided before."""
+    DONE = "done"
+
+
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("commands", "dropped", "due_at", "facts", "opened", "tasks", "wake")
+    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "tasks", "wake")
 
     def __init__(self) -> None:
+        self.cut = Cut.NO
         self.opened = False
         """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
         self.due_at: int | None = None

@@ -62,6 +62,7 @@ class RunOpener:
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
         work = run.work
+        work.store_id = self._store.id
         work.catalog = await self._models.load(run.workspace)
         if not run.driving.opened:
             await self._open_toolbox(run)

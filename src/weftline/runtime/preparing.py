@@ -28,7 +28,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
+from weftline.tools.base import Tool, doubt_policy, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 
@@ -105,6 +105,7 @@ async def prepare_call(
         tool.concurrent and not (code is not None and code.sequential),
         gated and verdict != "excluded",
         is_carried_out_by_run(tool),
+        in_doubt=doubt_policy(tool),
         bookkeeping=is_bookkeeping(tool),
         terminal=ends_run(tool),
         host=is_host(tool),

@@ -30,7 +30,7 @@ from weftline.runtime.hub import Hub
 from weftline.runtime.kept import KeptRuns
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage
-from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Draft, LiveRun
+from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _ENDED = Progress.ENDED
 LAST_TRY_S = 5.0
+CANCEL_GRACE_S = 2.0
+"""How long a cancelled run's work has to stop before the run ends without it."""
 """How long a stop waits for a store that refuses to write what is left."""
 _NAMED = 10
 """How many runs a line of the log names."""
@@ -262,7 +264,27 @@ class Residents:
         self._park(run, decision.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
-        """The receiver of a cancel carries it out; drivers are notified afterwards."""
+        """The receiver of a cancel carries it out. What is under way is stopped first, within a grace."""
+        match run.driving.cut:
+            case Cut.NO if run.task is not None and not self.stopping:
+                run.log.due_at = 0  # the next process ends it, if this one does not
+                run.driving.cut = Cut.BEGUN
+                self._spawn(self._cut_and_end(run))
+            case Cut.BEGUN:
+                pass
+            case Cut.NO | Cut.DONE:
+                self._end_now(run)
+
+    async def _cut_and_end(self, run: LiveRun) -> None:
+        await self.log.durable(run)  # why and by whom comes before anything is stopped
+        if run.task is not None:
+            run.task.cancel()
+            await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)
+        run.driving.cut = Cut.DONE
+        if not run.gone and not run.state.ended:
+            self._end_now(run)
+
+    def _end_now(self, run: LiveRun) -> None:
         try:
             self.driver.advance(run)
         except Exception as error:
@@ -272,10 +294,10 @@ class Residents:
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
             run.move(PARKED)
-        if run.task is not None:
+        if run.task is not None and run.driving.cut is Cut.NO:
             run.task.cancel()
         if not run.state.ended:
-            self._spawn(self._lineage.cancel(run.state.open_children))
+            self._spawn(self._lineage.cancel(run.state.open_children, by=run.state.control.cancelled_by))
 
     def _start_over(self, run: LiveRun, error: BaseException) -> None:
         """A driver failed, perhaps between two changes that belong together: the run continues from its log.
@@ -399,6 +421,9 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
+        parent = run.state.parent
+        if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
+            self._hub.tell_below(ids.key_of(parent.root or parent.run))
         if run.state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from weftline import prompts, prompts_people
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
+from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
@@ -155,7 +156,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
             return _closed(command, call, work, answer, _how(answer, tool), 0)
         case WillNotHappen():
             return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
-        case Unknown() if state.limits.in_doubt == "ask" and state.limits.interrupts_allowed:
+        case Unknown() if asks_about_doubt(state, call):
             return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
         case Unknown():
             doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)

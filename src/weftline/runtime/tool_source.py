@@ -26,6 +26,7 @@ from weftline.plan import (
 from weftline.redaction import SEALED_URL
 from weftline.runtime.mcp_logins import StoredLogins
 from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
+from weftline.sandbox.sandbox import Sandbox
 from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
@@ -38,6 +39,7 @@ from weftline.tools.mcp.address import McpAddress
 from weftline.tools.mcp.pool import McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
+from weftline.tools.stored_code import CodeSpec, StoredCodeTool
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ _DIALLED: frozenset[type[ToolRef]] = frozenset({A2ARef, McpRef, StoredRef})
 _REMEMBERED_RUNS = 4096
 
 decode_http = json.Decoder(HttpSpec).decode
+decode_code = json.Decoder(CodeSpec).decode
 
 
 class DialledTools:
@@ -73,6 +76,8 @@ class DialledTools:
         self._pool = pool or McpPool(dialer, credentials=self._logins.find)
         self._forms = A2AForms()
         self._cancellations = Cancellations()
+        self._sandbox: Sandbox | None = None
+        """Where stored code runs, once a run has some."""
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
 
@@ -81,6 +86,8 @@ class DialledTools:
         self._pool.forget_logins()
 
     async def aclose(self) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.close()
         await self._pool.aclose()
         await self._cancellations.aclose()
         await self._logins.aclose()
@@ -152,7 +159,7 @@ class DialledTools:
         match ref:
             case StoredRef():
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
-                return [] if row is None else [self._http(row)]
+                return [] if row is None else [self._stored(row)]
             case A2ARef():
                 if isinstance(headers, StoreError):
                     return [UnavailableTool(ref.name, description=_a2a_text(ref), explanation=headers.message)]
@@ -173,13 +180,17 @@ class DialledTools:
             case _:
                 return self._own.resolve(ref)
 
-    def _http(self, row: ToolRow) -> Tool:
-        spec = decode_http(row.spec)
+    def _stored(self, row: ToolRow) -> Tool:
+        spec = decode_code(row.spec) if row.kind == "code" else decode_http(row.spec)
         try:
             secrets = self._vault.open_values(row.secrets, tool=row.id)
         except StoreError as error:
             logger.error("the secrets of tool %s cannot be read: %s", row.id, error.message)
             return UnavailableTool(spec.name, description=spec.description, explanation=error.message)
+        if isinstance(spec, CodeSpec):
+            if self._sandbox is None:
+                self._sandbox = Sandbox()
+            return StoredCodeTool(spec, secrets=secrets, sandbox=self._sandbox)
         whole, values = whole_tool(spec, secrets)
         return HttpTool(whole, secrets=values, dialer=self._dialer.of(row.workspace))
 

@@ -101,6 +101,23 @@ class Sandbox:
         self._executions.add(execution)
         return execution
 
+    def require(self, language: Language) -> None:
+        """Raises `SandboxUnavailable` if code of this language could not run here."""
+        source = "default = 1" if language == "python" else "export default 1"
+        code, _ = request.read(
+            source,
+            language=language,
+            fn="default",
+            args=(),
+            imports={},
+            modules={},
+            globals={},
+            reports=False,
+            memory_limit_bytes=self._memory_limit_bytes,
+            filename=None,
+        )
+        self._engine(language).check(code)
+
     async def close(self) -> None:
         """Terminates what still runs and stops the engines. Nothing is left when it returns."""
         self._closed = True

@@ -92,12 +92,14 @@ class _Delta(Struct):
 _decode_delta = Decoder(_Delta).decode
 
 
-async def events_of(follower: Follower) -> AsyncGenerator[Event]:
-    """The events that a follower brings; closes it at the end.
+async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
+    """`first`, then the events that a follower brings; closes it at the end.
 
     Ends after the terminal one, or before it if the follower leaves or the server is stopping.
     """
     try:
+        for event in first:
+            yield event
         while (batches := await follower.next()) is not None:
             if not batches:
                 yield _NOTHING

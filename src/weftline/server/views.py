@@ -144,6 +144,8 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         None if body.clarification is None else shown_clarification(body.clarification),
         responses.iso(one.opened_at),
         None if one.deadline_at is None else responses.iso(one.deadline_at),
+        body.key or UNSET,
+        responses.iso(body.called_at) if body.called_at else UNSET,
         damage.error_code(damaged),
     )
 

@@ -279,6 +279,11 @@ def tags_of(tool: Tool) -> frozenset[str]:
     return frozenset(getattr(tool, "tags", ()))
 
 
+def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
+    """What it wants if a crash cuts a call of it off; None leaves that to the run."""
+    return getattr(tool, "in_doubt", None)
+
+
 def is_bookkeeping(tool: Tool) -> bool:
     """Whether no cap of a policy counts its calls."""
     return bool(getattr(tool, "bookkeeping", False))

@@ -19,7 +19,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import update_wrapper
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, cast, overload
 
 from msgspec import Raw
 
@@ -92,6 +92,7 @@ class FunctionTool(Generic[P, R, D]):
         reconcile: Callable[..., Any] | None = None,
         confirm: str | Callable[..., str | None] | None = None,
         confirm_timeout_s: float | None = None,
+        in_doubt: Literal["report", "ask"] | None = None,
         tags: Iterable[str] = (),
         bookkeeping: bool = False,
         terminal: bool = False,
@@ -113,6 +114,9 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
         self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
         self._confirm_timeout_s = confirm_timeout_s
+        if in_doubt not in (None, "report", "ask"):
+            raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
+        self.in_doubt = in_doubt
         if isinstance(tags, str):
             raise ValueError(f"tool {self.name!r}: tags are a list, not a text")
         self.tags = frozenset(tags)
@@ -315,6 +319,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
@@ -335,6 +340,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
     terminal: bool = False,
@@ -363,6 +369,8 @@ def tool(
             a function that takes those of the tool's arguments that it names and returns the question, or None if the
             call may begin at once.
         confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
+        in_doubt: What happens if a crash cuts a call off and nobody knows what became of it: the model is told
+            (`report`), or a person is asked (`ask`). By default the run says.
         tags: What the filters of a policy know it by, such as `costly`.
         bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
@@ -388,6 +396,7 @@ def tool(
             reconcile=reconcile,
             confirm=confirm,
             confirm_timeout_s=confirm_timeout_s,
+            in_doubt=in_doubt,
             tags=tags,
             bookkeeping=bookkeeping,
             terminal=terminal,

@@ -40,6 +40,10 @@ class OpenAwait(Struct, rename="camel"):
     """Of a `clarification`: what the failed call lacks."""
     opened_at: _Time
     expires_at: _Time | None
+    idempotency_key: str | UnsetType = UNSET
+    """Of a call in doubt."""
+    called_at: _Time | UnsetType = UNSET
+    """And when it was begun."""
     error_code: str | UnsetType = UNSET
     """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 

@@ -68,7 +68,7 @@ from weftline.outcome import for_timeline, preview_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
 from weftline.wire.hints import WireBounds, shown_clarification
-from weftline.wire.responses import tokens, usage_triple
+from weftline.wire.responses import iso, tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
     {
@@ -214,6 +214,10 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
         "digest": head.digest,
         "turn": head.turn,
     }
+    if asked.key:
+        payload["idempotencyKey"] = asked.key
+    if asked.called_at:
+        payload["calledAt"] = iso(asked.called_at)
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
     if asked.clarification is not None:
@@ -499,6 +503,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
     elif head.status == "cancelled":
         event = "cancelled"
         payload["reason"] = "session_ended" if head.reason == "thread_ended" else head.reason or "user"
+        if head.requested_by:
+            payload["requestedBy"] = head.requested_by
     elif head.code in RESULT_SUBTYPES:
         event = "result"
         payload |= {"subtype": RESULT_SUBTYPES[head.code], "ok": False, "error": content.error}

@@ -180,6 +180,7 @@ class _Budgets(Struct, rename="camel"):
     max_tool_turns_exceeded: Literal["error", "finalize"] | None = None
     local_tool_timeout_ms: int | None = None
     on_local_tool_timeout: Literal["end", "report"] | None = None
+    in_doubt: Literal["report", "ask"] | None = None
     on_lease_lost: OnLost | None = None
     lease_fallbacks: dict[str, str] | None = None
 
@@ -264,6 +265,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         interrupts_allowed=sent.policy is None or sent.policy.interrupts_allowed is not False,
         budget=None if sent.budget is None else sent.budget.rule,
         leases=_leases(budgets),
+        in_doubt=budgets.in_doubt or "report",
     )
 
 

@@ -110,6 +110,7 @@ class BudgetsModel(Part):
     maxToolTurnsExceeded: Literal["error", "finalize"] | None = None
     localToolTimeoutMs: Annotated[int, Field(gt=0, le=MAX_LOCAL_TIMEOUT_MS)] | None = None
     onLocalToolTimeout: Literal["end", "report"] | None = None
+    inDoubt: Literal["report", "ask"] | None = None
     onLeaseLost: Literal["reoffer", "fallback", "error"] | None = None
     leaseFallbacks: (
         Annotated[

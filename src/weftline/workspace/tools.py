@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -17,6 +17,8 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
 from weftline.redaction import REDACTED, SEALED_URL, shown_template
+from weftline.sandbox.base import Language, SandboxUnavailable
+from weftline.sandbox.sandbox import Sandbox
 from weftline.schema_cost import refusal
 from weftline.store.database import Query
 from weftline.store.records import tools
@@ -26,18 +28,27 @@ from weftline.store.secrets import Vault
 from weftline.tools.checking import can_be_checked
 from weftline.tools.http import HttpSpec, Method, whole_tool
 from weftline.tools.schema import object_schema
+from weftline.tools.stored_code import TIMEOUT_S as MAX_CODE_S
+from weftline.tools.stored_code import CodeSpec
 from weftline.tools.templates import placeholders, secret_names
 from weftline.workspace.context import Workspaces
 
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 MAX_PER_WORKSPACE = 1_000
+_NOT_AN_OBJECT = "must be a JSON Schema of type object with properties"
 
-_decode_spec = msgspec.json.Decoder(HttpSpec).decode
+StoredSpec: TypeAlias = HttpSpec | CodeSpec
+_decode_http = msgspec.json.Decoder(HttpSpec).decode
+_decode_code = msgspec.json.Decoder(CodeSpec).decode
+_OF_HTTP = ("url", "method", "headers", "body")
+_OF_CODE = ("source", "language")
 
 
 class ToolChanges(Struct, frozen=True, kw_only=True):
     """What to change; UNSET fields stay as they are."""
 
+    kind: str | UnsetType = UNSET
+    """It cannot be changed, and is compared."""
     name: str | UnsetType = UNSET
     url: str | UnsetType = UNSET
     method: Method | UnsetType = UNSET
@@ -47,21 +58,28 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
     body: Raw | UnsetType | None = UNSET
     effect: Effect | UnsetType | None = UNSET
     timeout_s: float | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    language: Language | UnsetType = UNSET
     secrets: dict[str, str | None] = {}
     """Values by name; None removes one. The others stay."""
 
 
-def spec_of(row: ToolRow) -> HttpSpec:
+def spec_of(row: ToolRow) -> StoredSpec:
     """As shown to callers: without the secrets in its address."""
     if not row.damaged:
         with suppress(*UNREADABLE):
-            return _decode_spec(row.spec)
+            return _decode_code(row.spec) if row.kind == "code" else _decode_http(row.spec)
     raise StoreError(f"The tool {row.id} is damaged: its {row.damaged or 'spec'} cannot be read.", code=LOG_DAMAGED)
 
 
-async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapping[str, str]) -> ToolRow:
+async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Mapping[str, str]) -> ToolRow:
     """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
-    spec = _checked(replace(spec, secrets=tuple(sorted(values))))
+    spec = replace(spec, secrets=tuple(sorted(values)))
+    kind = "code" if isinstance(spec, CodeSpec) else "http"
+    if isinstance(spec, CodeSpec):
+        _check_code(spec)
+    else:
+        _checked(spec)
     await _require_checkable(spec.parameters)
     identity = "tool_" + secrets.token_hex(12)
     columns = _columns(spec, values, vault=at.vault, id=identity)
@@ -69,7 +87,7 @@ async def create(at: Workspaces, workspace: int, spec: HttpSpec, *, values: Mapp
     def query() -> Query[ToolRow]:
         if (yield from tools.count(workspace)) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} tools.")
-        row = yield from tools.insert(identity, columns, workspace=workspace, kind="http", now=at.clock.now_us())
+        row = yield from tools.insert(identity, columns, workspace=workspace, kind=kind, now=at.clock.now_us())
         return row or (yield from _taken(spec.name, workspace=workspace))
 
     return await at.records.write(query())
@@ -85,8 +103,17 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) 
     def query() -> Query[ToolRow]:
         row = yield from _existing(id, workspace=workspace)
         before, values = opened(row, vault=at.vault)
+        if changes.kind not in (UNSET, row.kind):
+            raise invalid([Issue("kind", f"cannot be changed: the tool is of kind `{row.kind}`")])
         spec = _changed(before, changes)
-        _checked(spec, [] if _same_origin(before.url, spec.url) else _kept_secrets(before, changes))
+        if isinstance(spec, CodeSpec):
+            assert isinstance(before, CodeSpec)
+            same = (before.source, before.language) == (spec.source, spec.language)
+            _check_code(spec, [] if same else _kept_secrets(before, changes, when="code changes"))
+        else:
+            assert isinstance(before, HttpSpec)
+            same = _same_origin(before.url, spec.url)
+            _checked(spec, [] if same else _kept_secrets(before, changes, when="origin changes"))
         twin = yield from tools.by_name(spec.name, workspace=workspace)
         if twin is not None and twin.key != row.key:
             yield from _taken(spec.name, workspace=workspace)
@@ -131,13 +158,18 @@ def _taken(name: str, *, workspace: int) -> Query[ToolRow]:
     raise Conflict(f"This workspace already has a tool named {name!r}{f': {twin.id}' if twin else ''}.")
 
 
-def opened(row: ToolRow, *, vault: Vault) -> tuple[HttpSpec, dict[str, str]]:
+def opened(row: ToolRow, *, vault: Vault) -> tuple[StoredSpec, dict[str, str]]:
     """The tool with its whole address, and its secrets. Raises `StoreError` if they were sealed under another key."""
-    return whole_tool(spec_of(row), vault.open_values(row.secrets, tool=row.id))
+    spec, values = spec_of(row), vault.open_values(row.secrets, tool=row.id)
+    return (spec, values) if isinstance(spec, CodeSpec) else whole_tool(spec, values)
 
 
-def _columns(spec: HttpSpec, values: Mapping[str, str], *, vault: Vault, id: str) -> ToolColumns:
+def _columns(spec: StoredSpec, values: Mapping[str, str], *, vault: Vault, id: str) -> ToolColumns:
     """An address that contains a token is stored redacted, and in full among the secrets."""
+    if isinstance(spec, CodeSpec):
+        return ToolColumns(
+            name=spec.name, spec=msgspec.json.encode(spec), secrets=vault.seal_values(dict(values), tool=id)
+        )
     redacted, kept = shown_template(spec.url), dict(values)
     if redacted != spec.url:
         kept[SEALED_URL] = spec.url
@@ -148,12 +180,16 @@ def _columns(spec: HttpSpec, values: Mapping[str, str], *, vault: Vault, id: str
     )
 
 
-def _changed(spec: HttpSpec, changes: ToolChanges) -> HttpSpec:
+def _changed(spec: StoredSpec, changes: ToolChanges) -> StoredSpec:
     given: dict[str, Any] = {name: value for name, value in asdict(changes).items() if value is not UNSET}
+    given.pop("kind", None)
+    foreign = fields_of_others("code" if isinstance(spec, CodeSpec) else "http")
+    if wrong := [name for name in foreign if name in given]:
+        raise invalid([not_of_kind(name) for name in wrong])
     for name in ("parameters", "body"):
         if name in given and given[name] is None:
             given[name] = UNSET
-    if given.get("url") == shown_template(spec.url):
+    if isinstance(spec, HttpSpec) and given.get("url") == shown_template(spec.url):
         del given["url"]  # sent as it was read, so it stays what it is
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
@@ -166,13 +202,40 @@ def _same_origin(before: str, after: str) -> bool:
         return False
 
 
-def _kept_secrets(before: HttpSpec, changes: ToolChanges) -> list[Issue]:
-    # Otherwise anyone who may change a tool could have its secrets sent to an address of their own.
+def not_of_kind(field: str) -> Issue:
+    """A field that tools of the other kind have."""
+    kind = "http" if field in _OF_HTTP else "code"
+    return Issue(field, f"only tools of kind `{kind}` have this")
+
+
+def fields_of_others(kind: str) -> tuple[str, ...]:
+    """The fields that tools of this kind do not have."""
+    return _OF_HTTP if kind == "code" else _OF_CODE
+
+
+def _kept_secrets(before: StoredSpec, changes: ToolChanges, *, when: str) -> list[Issue]:
+    # Otherwise anyone who may change a tool could have its secrets sent to an address of their own, or spelled out by
+    # code of their own.
     return [
-        Issue(f"secrets.{name}", "must be sent again when the tool's origin changes")
+        Issue(f"secrets.{name}", f"must be sent again when the tool's {when}")
         for name in before.secrets
         if name not in changes.secrets
     ]
+
+
+def _check_code(spec: CodeSpec, more: Sequence[Issue] = ()) -> None:
+    """Raises `InvalidRequest` for what cannot work here."""
+    issues = [*more]
+    try:
+        Sandbox().require(spec.language)
+    except SandboxUnavailable as error:
+        issues.append(Issue("kind", f"code cannot be run on this server: {error.message}"))
+    if spec.parameters is not UNSET and object_schema(spec.parameters) is not spec.parameters:
+        issues.append(Issue("parameters", _NOT_AN_OBJECT))
+    if spec.timeout_s > MAX_CODE_S:
+        issues.append(Issue("timeoutMs", f"code may run for at most {MAX_CODE_S * 1000:,.0f} milliseconds"))
+    if issues:
+        raise invalid(issues)
 
 
 def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
@@ -221,7 +284,7 @@ def _parameter_issues(spec: HttpSpec, templates: dict[str, Any]) -> list[Issue]:
     if spec.parameters is not UNSET:
         raw = spec.parameters
         if object_schema(raw) is not raw:
-            return [Issue("parameters", "must be a JSON Schema of type object with properties")]
+            return [Issue("parameters", _NOT_AN_OBJECT)]
         properties = set(msgspec.json.decode(raw)["properties"])
     return [
         Issue(place, f"{{{{{name}}}}} is not among the properties of `parameters`")

@@ -43,6 +43,7 @@ SCRIPTS: dict[str, Any] = {
     "delegate": {"turns": [calls("peer", message="{{user_messages}}"), HEARD]},
     "stored": {"turns": [calls("get_weather", city="Århus & co", days=2), HEARD]},
     "stored_often": {"turns": [{"tool_calls": [{"name": "get_weather", "args": {"city": "Oslo"}}] * 64}, HEARD]},
+    "greet": {"turns": [calls("greet", who="Ann"), HEARD]},
     "clock": {"turns": [calls("current_time"), HEARD]},
     "double": {"turns": [calls("double", number=21), HEARD]},
     "grab": {"turns": [calls("bad_grab", q="x"), HEARD]},

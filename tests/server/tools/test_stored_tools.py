@@ -132,7 +132,8 @@ async def test_tools_are_created_read_changed_and_deleted(server: ServerProcess,
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
-        ({"kind": "code", "source": "export default 1"}, "kind"),
+        ({"kind": "plugin"}, "kind"),
+        ({"source": "export default 1"}, "source"),
         ({"name": "get-weather"}, "name"),
         ({"url": "ftp://x/"}, "url"),
         ({"url": "https://{{city}}.example/"}, "url"),

@@ -3,6 +3,9 @@
 A message answers a question or comments on a plan. It never approves a call, nor says what became of one: that is done
 over HTTP, by whoever may. A message with an await's id as data answers that one; any other message answers the only one
 that it can be an answer to.
+
+What runs below the task ask is asked by the task. Ids of awaits are unique in a run, so one of another run than the
+task's is named `RUN/ID`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from weftline import prompts_people as prompts
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.entries import AwaitClosed
+from weftline.runtime import ids
 from weftline.runtime.awaits import in_words
 from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, invalid
@@ -43,13 +47,19 @@ class Named(NamedTuple):
     value: Any
 
 
-def put(asked: Sequence[OpenAwait]) -> Spoken:
+def put(asked: Sequence[OpenAwait], *, task: int) -> Spoken:
     """What is asked, in one message: with a part for programs for each."""
     read = [(one, bodies.decode_await(one.body)) for one in asked]
     texts = [body.prompt for _, body in read]
     text = texts[0] if len(texts) == 1 else "\n".join([f"{n}. {one}" for n, one in enumerate(texts, 1)])
-    data = tuple([_data(one.id, one.kind, body) for one, body in read])
-    return Spoken(asked[0].id, "agent", text, data, _note([one.kind for one in asked]))
+    data = tuple([_data(name_of(one, task=task), one.kind, body) for one, body in read])
+    below = any(one.run != task for one in asked)
+    return Spoken(name_of(asked[0], task=task), "agent", text, data, _note([one.kind for one in asked], below=below))
+
+
+def name_of(one: OpenAwait, *, task: int) -> str:
+    """What callers know an await by."""
+    return one.id if one.run == task else f"{ids.run_id(one.run, one.salt)}/{one.id}"
 
 
 def question(id: str, kind: str, body: AwaitBody) -> Spoken:
@@ -77,7 +87,7 @@ def _data(id: str, kind: str, body: AwaitBody) -> dict[str, Any]:
     return {**about, "options": body.options, "multiple": body.multiple}
 
 
-def _note(kinds: list[str]) -> str:
+def _note(kinds: list[str], *, below: bool) -> str:
     open_ = [number for number, kind in enumerate(kinds, 1) if kind in _ANSWERABLE]
     if len(open_) > 1:
         return prompts.A2A_SEVERAL
@@ -85,15 +95,21 @@ def _note(kinds: list[str]) -> str:
         return prompts.a2a_one_of_several(open_[0])
     if open_:
         return prompts.A2A_PLAN if kinds == ["plan"] else ""
-    return prompts.A2A_DOUBT if "doubt" in kinds else prompts.A2A_CONFIRM
+    return prompts.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.A2A_CONFIRM
 
 
-def answered_by(asked: Sequence[OpenAwait]) -> str | None:
+def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
     """The await that a message without an id answers; None if there is none. Raises `RpcError` if there are several."""
-    ids = [one.id for one in asked if one.kind in _ANSWERABLE]
-    if len(ids) > 1:
-        raise invalid("message.parts", f"the task asks several things ({', '.join(ids)}). {prompts.A2A_SEVERAL}")
-    return ids[0] if ids else None
+    able = [one for one in asked if is_answerable(one)]
+    if len(able) > 1:
+        names = ", ".join([name_of(one, task=task) for one in able])
+        raise invalid("message.parts", f"the task asks several things ({names}). {prompts.A2A_SEVERAL}")
+    return able[0] if able else None
+
+
+def is_answerable(one: OpenAwait) -> bool:
+    """Whether a message can be its answer; any other is decided over HTTP."""
+    return one.kind in _ANSWERABLE
 
 
 def value_of(content: Content) -> Any:

@@ -8,15 +8,17 @@ from hashlib import blake2b
 from msgspec.json import encode
 
 from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.server import following
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import Named
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
-from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_heard, has_taken, read_task
+from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_heard, has_taken, is_below, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
+from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.tools.base import ToolOutput
@@ -44,7 +46,7 @@ class Deliveries:
             await self._answer(row, sent, named, sender=sender)
             return
         answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
-        if await has_taken(engine, row, sent.id, sent.text) or await has_heard(engine, row, answer):
+        if await has_taken(engine, row, sent.id, sent.text) or await has_heard(engine, row.key, answer):
             return
         now = await engine.row(row.key)
         assert now is not None
@@ -54,18 +56,18 @@ class Deliveries:
                 raise _ended(now)
             if task.question is not None:
                 await engine.answer(row.key, task.question, ToolOutput.of(sent.text), message_id=sent.id)
-            elif (await_id := asking.answered_by(task.asked)) is not None:
-                await engine.answer_await(row.key, await_id, answer, by=sender)
+            elif (asked := asking.answered_by(task.asked, task=row.key)) is not None:
+                await engine.answer_await(asked.run, asked.id, answer, by=sender)
             else:
-                await engine.steer(row.key, sent.text, message_id=sent.id)
+                await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
         except NotFound:
             # Somebody else has answered since.
-            await engine.steer(row.key, sent.text, message_id=sent.id)
+            await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
         except InvalidRequest as error:
             raise invalid("message.parts", error.message) from None
         except Conflict as error:
             if error.code in ("await_closed", "await_expired"):
-                await engine.steer(row.key, sent.text, message_id=sent.id)
+                await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
                 return
             if error.code != "run_terminal":
                 raise
@@ -73,16 +75,29 @@ class Deliveries:
 
     async def _answer(self, row: RunRow, sent: SentMessage, named: list[Named], *, sender: str) -> None:
         """Answers awaits by their ids. The engine knows an answer that comes again."""
-        for await_id, value in named:
-            answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {await_id}")
+        engine = self._host.engine
+        for name, value in named:
+            answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
+            run, _, await_id = name.rpartition("/")
             try:
-                await self._host.engine.answer_await(row.key, await_id, answer, by=sender)
+                key = await self._asking(row, run) if run else row.key
+                one = AwaitFilter(workspace=row.workspace, run=key, id=await_id, limit=1, max_bytes=0)
+                if any(not asking.is_answerable(found) for found in await engine.awaits(one)):
+                    raise InvalidRequest("a message does not decide this; it is done on the server.")
+                await engine.answer_await(key, await_id, answer, by=sender)
             except (NotFound, InvalidRequest) as error:
-                raise invalid("message.parts", f"{await_id[:100]}: {error.message}") from None
+                raise invalid("message.parts", f"{name[:100]}: {error.message}") from None
             except Conflict as error:
-                if error.code == "run_terminal":
+                if error.code == "run_terminal" and not run:
                     raise _ended(row) from None
-                raise invalid("message.parts", f"{await_id[:100]}: {error.message}") from None
+                raise invalid("message.parts", f"{name[:100]}: {error.message}") from None
+
+    async def _asking(self, row: RunRow, run: str) -> int:
+        """The key of a run below the task's. Raises `NotFound` for any other run."""
+        found = await self._host.engine.find(run, workspace=row.workspace)
+        if not await is_below(self._host.engine, found, ids.run_id(row.key, row.salt)):
+            raise NotFound("The task has not asked this.")
+        return found.key
 
 
 async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200) -> RunRow:

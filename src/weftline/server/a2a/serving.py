@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar, assert_never
@@ -22,8 +22,8 @@ from weftline.server.a2a.rpc import (
     invalid,
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
-from weftline.server.a2a.tasks import STATES, Task, read_task
-from weftline.server.following import CONTEXT_KEY, Host, What
+from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task
+from weftline.server.following import CONTEXT_KEY, Event, Host, What
 from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.server.parsing import parsed
 from weftline.store.base import LargeEntry, RunFilter, RunRow
@@ -157,18 +157,33 @@ class Serving:
             about = {"taskId": task.id}
             del task
             self._room.free()  # others need it while nothing is to be sent
-            async with aclosing(following.events_of(follower)) as events:
-                async for event in events:
-                    if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
-                        break
-                    if event.what is What.CALL and (await self._newest(row)).status == "paused":
-                        break
-                else:
+            # Closed here: events that nobody asked for do not close it.
+            with closing(follower):
+                if await self._waits(row):
+                    continue  # what runs below it ask is not in its own log, and may have come since it was read
+                if not await self._moved(row, follower):
                     message = "The server is stopping; ask for the task's result later."
                     raise RpcError(INTERNAL_ERROR, message, about=about)
 
+    async def _moved(self, row: RunRow, follower: Follower) -> bool:
+        """Waits for something that a caller may wait for; False if the server is stopping."""
+        async with aclosing(following.events_of(follower)) as events:
+            async for event in events:
+                if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
+                    return True
+                if event.what in (What.CALL, What.NOTHING) and await self._waits(row):
+                    return True
+        return False
+
+    async def _waits(self, row: RunRow) -> bool:
+        """Whether the task waits by now for something that people are asked."""
+        newest = await self._newest(row)
+        return await may_wait(self._engine, newest) and (await self._now(row)).waits
+
     def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
-        return self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
+        follower = self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
+        follower.hears_below = True
+        return follower
 
     async def _cancel(self, params: bytes) -> Task:
         query = await self._read(self._dialect.task_query, params)
@@ -220,35 +235,47 @@ class Serving:
             yield [dialect.first(task), dialect.status(task, final=True)]
             return
         follower = self._follow(row, task, after=after)
-        async with aclosing(following.events_of(follower)) as events:
+        with closing(follower):
             yield [dialect.first(task)]
-            task = replace(task, history=())
-            streamed, shown, working = _Streamed(), task.waits_for, task.state != "submitted"
-            async for event in events:
-                if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
-                    working = True
-                    yield [dialect.status(begun, final=False)]
-                match event.what:
-                    case What.NOTHING:
+            # What runs below it ask is not in its own log and may have come since it was read: that comes first.
+            async with (
+                aclosing(following.events_of(follower, Event(What.CALL))) as events,
+                aclosing(self._shown(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
+            ):
+                async for batch in batches:
+                    yield batch
+
+    async def _shown(
+        self, row: RunRow, task: Task, events: AsyncGenerator[Event], *, until_asked: bool
+    ) -> AsyncGenerator[Sequence[Any]]:
+        dialect = self._dialect
+        streamed, shown, working = _Streamed(), task.waits_for, task.state != "submitted"
+        async for event in events:
+            if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
+                working = True
+                yield [dialect.status(begun, final=False)]
+            match event.what:
+                case What.ATTEMPT:
+                    streamed.over = True
+                case What.TEXT:
+                    yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
+                case What.TURN:
+                    streamed.over = True
+                case What.CLIENT_CALL | What.PAUSE | What.CALL | What.NOTHING:
+                    if event.what is What.NOTHING:
                         yield ()
-                    case What.ATTEMPT:
-                        streamed.over = True
-                    case What.TEXT:
-                        yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
-                    case What.TURN:
-                        streamed.over = True
-                    case What.CLIENT_CALL | What.PAUSE | What.CALL:
-                        if event.what is What.CALL and (await self._newest(row)).status != "paused":
-                            continue
-                        now = await self._now(row)
-                        if now.ended or now.waits_for == shown:
-                            continue
-                        shown = now.waits_for
-                        yield [dialect.status(now, final=now.waits and until_asked)]
-                        if now.waits and until_asked:
-                            return
-                    case What.END:
-                        yield self._end(await self._now(row), streamed)
+                    below = event.what in (What.CALL, What.NOTHING) and shown is None
+                    if below and not await may_wait(self._engine, await self._newest(row)):
+                        continue
+                    now = await self._now(row)
+                    if now.ended or now.waits_for == shown:
+                        continue
+                    shown = now.waits_for
+                    yield [dialect.status(now, final=now.waits and until_asked)]
+                    if now.waits and until_asked:
+                        return
+                case What.END:
+                    yield self._end(await self._now(row), streamed)
 
     def _end(self, task: Task, streamed: _Streamed) -> Sequence[Any]:
         dialect = self._dialect

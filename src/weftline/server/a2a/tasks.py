@@ -1,7 +1,8 @@
 """A run as the task that A2A callers see: a projection of its row and its entries.
 
 A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
-is that call's result. It also waits while its run asks people and has nothing else to do: see `asking`.
+is that call's result. It also waits while its run, or one below it, asks people and nothing else is under way: see
+`asking`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from weftline.kernel.entries import (
     AwaitOpened,
     CallClosed,
     CallOpened,
+    CallStarted,
     Fact,
     MessageQueued,
+    RunCreated,
     TurnCompleted,
     decode_fact,
 )
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import decode_plan
+from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
 from weftline.server.a2a import asking
@@ -108,7 +112,7 @@ class Task(Struct, frozen=True):
         """The ids of what it waits for, if it waits; none of them if it was only paused."""
         if not self.waits:
             return None
-        return (self.question,) if self.question is not None else tuple([one.id for one in self.asked])
+        return (self.question,) if self.question is not None else tuple([f"{one.run}/{one.id}" for one in self.asked])
 
 
 class _Read(NamedTuple):
@@ -142,7 +146,7 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        said=_question(question) if question is not None else asking.put(asked) if asked else _said(run),
+        said=_question(question) if question is not None else asking.put(asked, task=row.key) if asked else _said(run),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
         error=run.error,
@@ -155,11 +159,21 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
 
 
 async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
-    """What the run asks people, in order, if it can only wait for them."""
-    if row.status != "paused":
+    """What the run and those below it ask people, in order, if they can only wait for them."""
+    if row.status not in ("paused", "running") or not await may_wait(engine, row):
         return []
-    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, run=row.key, limit=asking.MAX_ASKED))
-    return sorted(asked, key=lambda one: (one.opened_at, len(one.id), one.id))
+    if row.status == "running" and not await engine.waits_for_people(row.key):
+        return []
+    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_ASKED))
+    return sorted(asked, key=lambda one: (one.opened_at, one.run, len(one.id), one.id))
+
+
+async def may_wait(engine: Engine, row: RunRow) -> bool:
+    """Whether something is asked, so that it has to be looked at whether anything else is under way."""
+    return row.status == "paused" or bool(
+        row.ended_at is None
+        and await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
+    )
 
 
 async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
@@ -269,10 +283,27 @@ def _given(message: User | Assistant, id: str) -> Spoken:
     return Spoken(id, "user", message.text, ({"attachments": about},) if about else ())
 
 
-async def has_heard(engine: Engine, row: RunRow, answer: Answer) -> bool:
-    """Whether this answer, of this very request, was given to something that the run asked."""
-    closed = await engine.newest_facts(row.key, kinds=(KIND[AwaitClosed],), limit=1000, max_bytes=_DELIVERED_BYTES)
-    return any(one.body and bodies.decode_answer(one.body).sent == answer.digest for one in closed)
+async def has_heard(engine: Engine, key: int, answer: Answer) -> bool:
+    """Whether this answer, of this very request, was given to something that the run, or one below it, asked."""
+    kinds = KIND[AwaitClosed], KIND[CallStarted]
+    for one in await engine.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
+        if one.kind == KIND[AwaitClosed]:
+            if one.body and bodies.decode_answer(one.body).sent == answer.digest:
+                return True
+            continue
+        head = decode_fact.decode(one.head)
+        if isinstance(head, CallStarted) and head.child and await has_heard(engine, ids.key_of(head.child), answer):
+            return True
+    return False
+
+
+async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
+    """Whether a run was begun by a call of the task's run, or of one below that."""
+    first = await engine.entry(row.key, 1)
+    if first is None:
+        return False
+    head = decode_fact.decode(first.head)
+    return isinstance(head, RunCreated) and head.parent is not None and (head.parent.root or head.parent.run) == task
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:

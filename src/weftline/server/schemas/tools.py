@@ -11,16 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from weftline.errors import Issue, StoreError, invalid
 from weftline.redaction import shown_template
+from weftline.sandbox.base import Language
 from weftline.server.schemas.validation import refused
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
+from weftline.tools.stored_code import CodeSpec
 from weftline.wire.damage import error_code
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.tool_refs import Headers, ToolName, Url
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
-from weftline.workspace.tools import ToolChanges, spec_of
+from weftline.workspace.tools import StoredSpec, ToolChanges, fields_of_others, not_of_kind, spec_of
 
 MAX_BODY_BYTES = 256 * 1024
+MAX_SOURCE_CHARS = 128 * 1024
 _SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]{1,64}$")]
 _SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -29,7 +32,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class _ToolFields(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    kind: Literal["http"] = "http"
+    kind: Literal["http", "code"] = "http"
     description: Annotated[str, StringConstraints(max_length=8192)] = ""
     parameters: dict[str, Any] | None = None
     method: Method = "GET"
@@ -38,13 +41,16 @@ class _ToolFields(BaseModel):
     secrets: dict[_SecretName, _SecretValue | None] = {}
     effect: Literal["read", "idempotent", "once"] | None = None
     timeoutMs: Annotated[int, Field(ge=100, le=300_000)] = 30_000
+    language: Language = "typescript"
+    source: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SOURCE_CHARS)] = ""
 
 
 class ToolModel(_ToolFields):
     """The body that creates a tool."""
 
     name: ToolName
-    url: Url
+    url: Url = ""
+    """Of kind `http`, where it is required, as `source` is of kind `code`."""
 
 
 class ToolChangesModel(_ToolFields):
@@ -57,16 +63,20 @@ class ToolChangesModel(_ToolFields):
 _TOOL = shape_of(ToolModel)
 
 
-class Tool(Struct, rename="camel"):
+class Tool(Struct, rename="camel", kw_only=True):
     id: str
     kind: str
     name: str
     description: str
     parameters: JsonObject | None
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: Raw | None
+    method: str | UnsetType = UNSET
+    """This and the next three are of kind `http`."""
+    url: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    body: Raw | UnsetType | None = UNSET
+    language: str | UnsetType = UNSET
+    """This and the next one are of kind `code`."""
+    source: str | UnsetType = UNSET
     effect: str | None
     timeout_ms: int
     secrets: tuple[str, ...]
@@ -82,9 +92,19 @@ class Tools(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def parse_tool(fields: dict[str, Any]) -> tuple[HttpSpec, dict[str, str]]:
+def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str]]:
     """A tool to create, and its secrets. Raises `InvalidRequest`."""
     sent = _checked(ToolModel, fields)
+    given = sent.model_fields_set
+    issues = [not_of_kind(name) for name in fields_of_others(sent.kind) if name in given]
+    needed = "source" if sent.kind == "code" else "url"
+    if needed not in given:
+        issues.insert(0, Issue(needed, "is required"))
+    if issues:
+        raise invalid(issues)
+    values = {name: value for name, value in sent.secrets.items() if value is not None}
+    if sent.kind == "code":
+        return _code_spec(sent), values
     spec = HttpSpec(
         sent.name,
         sent.url,
@@ -96,7 +116,19 @@ def parse_tool(fields: dict[str, Any]) -> tuple[HttpSpec, dict[str, str]]:
         sent.effect,
         sent.timeoutMs / 1000,
     )
-    return spec, {name: value for name, value in sent.secrets.items() if value is not None}
+    return spec, values
+
+
+def _code_spec(sent: ToolModel) -> CodeSpec:
+    return CodeSpec(
+        sent.name,
+        sent.source,
+        sent.language,
+        sent.description,
+        _raw(sent.parameters) or UNSET,
+        sent.effect,
+        sent.timeoutMs / 1000,
+    )
 
 
 def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
@@ -104,6 +136,7 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
     sent = _checked(ToolChangesModel, fields)
     given = sent.model_fields_set
     return ToolChanges(
+        kind=sent.kind if "kind" in given else UNSET,
         name=sent.name if "name" in given else UNSET,
         url=sent.url if "url" in given else UNSET,
         method=sent.method if "method" in given else UNSET,
@@ -113,6 +146,8 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
         body=_raw(sent.body) if "body" in given else UNSET,
         effect=sent.effect if "effect" in given else UNSET,
         timeout_s=sent.timeoutMs / 1000 if "timeoutMs" in given else UNSET,
+        source=sent.source if "source" in given else UNSET,
+        language=sent.language if "language" in given else UNSET,
         secrets=dict(sent.secrets),
     )
 
@@ -129,28 +164,28 @@ def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
     except StoreError as error:
         damaged, spec = error.message, HttpSpec(row.name, "")
     return Tool(
-        row.id,
-        row.kind,
-        spec.name,
-        spec.description,
-        _or_none(spec.parameters),
-        spec.method,
-        shown_template(spec.url),
-        spec.headers,
-        _or_none(spec.body),
-        spec.effect,
-        round(spec.timeout_s * 1000),
-        spec.secrets,
-        iso(row.created_at),
-        iso(row.updated_at),
-        warnings,
-        error_code(damaged),
+        id=row.id,
+        kind=row.kind,
+        name=spec.name,
+        description=spec.description,
+        parameters=_or_none(spec.parameters),
+        method=UNSET if isinstance(spec, CodeSpec) else spec.method,
+        url=UNSET if isinstance(spec, CodeSpec) else shown_template(spec.url),
+        headers=UNSET if isinstance(spec, CodeSpec) else spec.headers,
+        body=UNSET if isinstance(spec, CodeSpec) else _or_none(spec.body),
+        language=spec.language if isinstance(spec, CodeSpec) else UNSET,
+        source=spec.source if isinstance(spec, CodeSpec) else UNSET,
+        effect=spec.effect,
+        timeout_ms=round(spec.timeout_s * 1000),
+        secrets=spec.secrets,
+        created_at=iso(row.created_at),
+        updated_at=iso(row.updated_at),
+        warnings=warnings,
+        error_code=error_code(damaged),
     )
 
 
 def _checked(model: type[_Model], fields: dict[str, Any]) -> _Model:
-    if fields.get("kind") == "code":
-        raise invalid([Issue("kind", "tools made of code are not available on this server; store an `http` tool")])
     try:
         return model.model_validate(fields)
     except ValidationError as error:

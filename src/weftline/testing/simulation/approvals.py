@@ -12,6 +12,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallStarted,
     RunCreated,
@@ -78,6 +79,11 @@ def _granted(log: RunLog) -> None:
                     digests[head.turn, index] = asked.digest
                     if asked.allowed_by:
                         allowed[head.turn, index] = asked.allowed_by
+            case CallAsked():
+                names[head.turn, head.index] = head.call.name
+                digests[head.turn, head.index] = head.call.digest
+                if head.call.allowed_by:
+                    allowed[head.turn, head.index] = head.call.allowed_by
             case AwaitClosed(outcome="approved"):
                 answer = bodies.decode_answer(entry.body) if entry.body else bodies.AnswerBody()
                 grants[head.turn, head.index] = head.digest, entry.at + ttl_us

@@ -38,7 +38,7 @@ def naive_conversation(
         match head:
             case TurnCompleted():
                 messages.append(bodies.decode_turn(body).message)
-            case CallClosed() if _is_last_of_its_turn(facts, position, head.turn):
+            case CallClosed() if not head.parent and _is_last_of_its_turn(facts, position, head.turn):
                 messages.append(ToolResults(tuple(_results(facts, head.turn))))
                 messages += [User.of(text, injected=True) for text in _steering(facts, head.turn)]
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget() if body:
@@ -96,7 +96,8 @@ def _asked(facts: Sequence[tuple[Fact, bytes]], turn: int) -> int:
 
 def _is_last_of_its_turn(facts: Sequence[tuple[Fact, bytes]], position: int, turn: int) -> bool:
     upto = facts[: position + 1]
-    return sum(isinstance(head, CallClosed) and head.turn == turn for head, _ in upto) == _asked(facts, turn)
+    closed = [head for head, _ in upto if isinstance(head, CallClosed) and head.turn == turn and not head.parent]
+    return len(closed) == _asked(facts, turn)
 
 
 def _steering(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[str]:
@@ -106,7 +107,8 @@ def _steering(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[str]:
 
 
 def _results(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[ToolResult]:
-    closed = [(head, body) for head, body in facts if isinstance(head, CallClosed) and head.turn == turn]
+    of_turn = [(head, body) for head, body in facts if isinstance(head, CallClosed) and head.turn == turn]
+    closed = [(head, body) for head, body in of_turn if not head.parent]  # no model reads what code gets
     closed.sort(key=lambda one: one[0].index)
     return [ToolResult(head.id, head.name, bodies.decode_closed(body).parts, head.is_error) for head, body in closed]
 

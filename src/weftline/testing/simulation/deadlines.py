@@ -35,7 +35,8 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
         if isinstance(head, CallOpened) and head.timeout_us is not None and not head.blocked:
             opened_s = _when_s(evidence, entry)
             deadline_s = opened_s + head.timeout_us / 1_000_000
-            overdue_s = _overdue_s(evidence, opened_s, deadline_s)
+            # Code may ask for a call while another one, which a crash cut off, still has its grace: both wait for that.
+            overdue_s = _overdue_s(evidence, 0.0 if head.parent else opened_s, deadline_s)
             # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
             acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
             late = min([closed[head.id], *acted_s]) > overdue_s

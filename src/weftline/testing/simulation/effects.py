@@ -14,6 +14,7 @@ from weftline.kernel.entries import (
     AskedCall,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -73,6 +74,9 @@ def _calls(log: RunLog) -> dict[str, _Call]:
             args = bodies.turn_args(bodies.decode_turn(entry.body))
             for index, asked in enumerate(head.calls):
                 found[asked.id] = _Call(head.turn, index, asked, args[index], asked.name)
+        elif isinstance(head, CallAsked):
+            args = bodies.decode_asked(entry.body).args
+            found[head.call.id] = _Call(head.turn, head.index, head.call, args, head.call.name)
         elif isinstance(head, CallUnclaimed) and head.fallback:
             found[head.id].tool = head.fallback
         elif isinstance(head, AwaitClosed) and head.outcome == "approved":
@@ -98,7 +102,9 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     # A harmless one may have run ahead of a start that a crash undid.
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
-    require("C12", max(attempts.values(), default=1) == 1, f"{who} began twice in one attempt")
+    # Code that waited for somebody outside begins again, and is answered from the log.
+    once = max(attempts.values(), default=1) == 1 or call.asked.host
+    require("C12", once, f"{who} began twice in one attempt")
     took_effect = evidence.ledger.effects[call.tool, key]
     require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
     lifted = _doubts_lifted(log, call)

@@ -29,6 +29,7 @@ from weftline.testing.simulation.orders import (
     hand_out_leases,
     involve_people,
     set_policies,
+    write_code,
 )
 from weftline.testing.simulation.server import Build, Server, WallClock, quiet
 from weftline.testing.simulation.trace import Trace, Violation
@@ -97,6 +98,8 @@ class History:
             set_policies(self.orders, self._people)
             if seed % 2:
                 involve_people(self.orders, self._people)
+        if seed % 6 == 0 or seed % 12 in (1, 5):
+            write_code(self.orders, self._people)
         if seed % 6 == 3:
             hand_out_leases(self.orders, self._people)
         self._budgets = BudgetWatch(self.disk, self.orders, self._people) if seed % 6 == 0 else None

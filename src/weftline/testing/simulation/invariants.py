@@ -32,6 +32,7 @@ from weftline.testing.simulation.downtime import check_downtime
 from weftline.testing.simulation.effects import check_tools
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.leases import check_leases
+from weftline.testing.simulation.nested import check_nested
 from weftline.testing.simulation.policies import check_policy
 from weftline.testing.simulation.shape import check_shape
 from weftline.testing.simulation.trace import require
@@ -45,6 +46,7 @@ def check(evidence: Evidence) -> None:
         check_shape(log.entries, log.key)
         check_policy(log.entries)
         check_leases(log.entries)
+        check_nested(evidence, log)
         check_downtime(evidence, log)
         check_time_budgets(evidence, log)
         check_requests(evidence, log)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from weftline.kernel.entries import CallClosed, CallOpened, Limits, RunCreated, TimerFired, TurnCompleted
+from weftline.kernel.entries import CallAsked, CallClosed, CallOpened, Limits, RunCreated, TimerFired, TurnCompleted
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.testing.simulation.policies import Logged
 from weftline.testing.simulation.trace import require
@@ -45,6 +45,8 @@ def check_leases(log: Sequence[Logged]) -> None:
                 seen.now = max(seen.now, head.now)
             case TurnCompleted() as head:
                 seen.calls = {call.id: _Held(call.effect == "once") for call in head.calls}
+            case CallAsked() as head:
+                seen.calls[head.call.id] = _Held(head.call.effect == "once")
             case CallOpened(client=str()) as head:
                 if head.timeout_us is not None:
                     seen.calls[head.id].deadline = entry.at + head.timeout_us

@@ -20,6 +20,7 @@ from weftline.testing.simulation.tools import (
     BOOKKEEPING,
     BROKEN,
     CLIENT_TOOL,
+    CODE,
     KILLER,
     SERVER_TOOLS,
     SHAKY,
@@ -68,7 +69,7 @@ class Order(Struct, kw_only=True):
             system=self.tag,
             messages=(User.of(f"prompt of {self.tag}"),),
             tools=tuple(tools),
-            metadata={"tag": self.tag},
+            metadata={"tag": self.tag} | self._callable,
             limits=Limits(
                 local_timeout_us=int(self.timeout_s * 1_000_000),
                 on_local_timeout=self.on_timeout,
@@ -81,6 +82,14 @@ class Order(Struct, kw_only=True):
                 budget=self.budget,
             ),
         )
+
+    @property
+    def _callable(self) -> dict[str, str]:
+        """What the code of the run may call."""
+        if CODE not in self.tools:
+            return {}
+        others = [name for name in self.tools if name != CODE]
+        return {"callable": ",".join([*others, *([CLIENT_TOOL] if self.client_tool else [])])}
 
     @property
     def deadly(self) -> bool:
@@ -136,6 +145,13 @@ def set_policies(orders: dict[str, Order], rng: Random) -> None:
             tool_timeout_us=rng.choice((None, 500_000)),
             engine=rng.random() < 0.4,
         )
+
+
+def write_code(orders: dict[str, Order], rng: Random) -> None:
+    """Has the models of some of the runs write code that calls tools."""
+    for order in orders.values():
+        if not order.poison and order.tools and SHAKY not in order.tools and rng.random() < 0.8:
+            order.tools += (CODE,)
 
 
 def hand_out_leases(orders: dict[str, Order], rng: Random) -> None:

@@ -8,6 +8,7 @@ from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
     AwaitClosed,
+    CallAsked,
     CallClosed,
     CallOpened,
     CallStarted,
@@ -69,6 +70,13 @@ class Shape:
                     self._turn, self._attempt = self._turn + 1, 0
                     self._calls = {(head.turn, index): "asked" for index in range(len(head.calls))}
                     self._once = {(head.turn, i) for i, call in enumerate(head.calls) if call.effect == "once"}
+            case CallAsked():
+                call = head.turn, head.index
+                self._rule("N1", call not in self._calls, entry)
+                self._rule("N1", self._calls.get((head.turn, head.parent)) == "started", entry)
+                self._calls[call] = "asked"
+                if head.call.effect == "once":
+                    self._once.add(call)
             case CallOpened() | CallStarted() | CallClosed():
                 self._call(entry, head)
             case AwaitClosed():

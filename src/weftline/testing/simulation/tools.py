@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 from msgspec import Raw
 
 from weftline.canonical import canonical_value
 from weftline.kernel.entries import Effect
+from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
-from weftline.testing.simulation.world import Execution, Life
+from weftline.testing.simulation.world import Execution, FromCode, Life
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
 from weftline.tools.base import (
@@ -29,6 +31,8 @@ SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
 ASKING = ("refund", "rent")
 """A person has to approve each of their calls."""
 ASKS_A_QUESTION = "consult"
+CODE = "code"
+"""Asks for calls of the run's other tools while it runs."""
 BOOKKEEPING = "jot"
 """No cap counts its calls."""
 KILLER = "kill"
@@ -55,6 +59,7 @@ def tools_of(life: Life) -> dict[str, Tool]:
         AskingTool(life, "rent", "idempotent", concurrent=True),
         AskingTool(life, ASKS_A_QUESTION, "read", concurrent=True),
         BookkeepingTool(life, BOOKKEEPING, "idempotent", concurrent=True),
+        SimCode(life, CODE, "read"),
         SimTool(life, KILLER, "read"),
         SimTool(life, SLOW_KILLER, "read"),
         SimTool(life, BROKEN, "read"),
@@ -152,6 +157,43 @@ class SimTool:
 
 class BookkeepingTool(SimTool):
     bookkeeping = True
+
+
+class SimCode(SimTool):
+    """The same call asks for the same calls whenever it is carried out, and the later ones depend on the results of the
+    earlier ones."""
+
+    host = True
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        life, further = self._life, context.further
+        assert further is not None
+        await life.check()
+        execution = self._begin(args, context)
+        script = Random(f"{context.metadata['tag']} {context.turn} {context.call_id} {args!r}")
+        names = context.metadata["callable"].split(",")
+        asked: list[FromCode] = []
+        carry = 0
+
+        async def ask(name: str, n: int) -> str:
+            one = FromCode(context.run_id, context.call_id, len(asked), name, f'{{"n":{n}}}', life.number)
+            asked.append(one)
+            life.ledger.from_code.append(one)
+            output = await further.ask(name, one.args)
+            one.received = joined_text(output.parts)
+            return one.received
+
+        try:
+            for _ in range(script.randrange(1, 4)):
+                await life.pass_time(0.2)
+                chosen = [script.choice(names) for _ in range(script.choice((1, 1, 2, 3)))]
+                said = await asyncio.gather(*[ask(name, (carry + place) % 4) for place, name in enumerate(chosen)])
+                carry = len("".join(said))
+            execution.ended = "returned"
+            return ToolOutput.of(f"{self.spec.name} {execution.number}")
+        finally:
+            execution.ended = execution.ended or ("crashed" if life.dead else "cut")
+            life.trace.note(f"tool: execution {execution.number} {execution.ended}")
 
 
 class AskingTool(SimTool):

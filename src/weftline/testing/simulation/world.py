@@ -52,6 +52,19 @@ class Asked(Struct):
     """done, failed, aborted, or crashed; empty while it is under way."""
 
 
+class FromCode(Struct):
+    """A call that code asked for: the `number`th of its parent, counted from 0."""
+
+    run_id: str
+    parent: str
+    number: int
+    tool: str
+    args: str
+    life: int
+    received: str | None = None
+    """The text that it got, if it got one."""
+
+
 class Execution(Struct):
     """One execution of a server tool."""
 
@@ -87,6 +100,7 @@ class Ledger(Struct):
 
     asked: list[Asked] = field(default_factory=list[Asked])
     executions: list[Execution] = field(default_factory=list[Execution])
+    from_code: list[FromCode] = field(default_factory=list[FromCode])
     happened: dict[str, str] = field(default_factory=dict[str, str])
     """Effects that took place, by idempotency key."""
     effects: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])

@@ -1,0 +1,33 @@
+"""Whether a tree of runs stands still until people answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from weftline.errors import WeftlineError
+from weftline.runtime import ids
+from weftline.runtime.live import LiveRun
+
+
+async def waits_for_people(
+    key: int, *, load: Callable[[int], Awaitable[LiveRun]], settled: Callable[[LiveRun], Awaitable[None]]
+) -> bool:
+    """Whether neither the run nor any run below it moves before a person has answered. What they ask is durable then.
+
+    A run that cannot be carried on here does not count: nobody can tell what it waits for.
+    """
+    try:
+        run = await load(key)
+    except WeftlineError:
+        return False
+    state = run.state
+    if state.ended:
+        return False  # its parent goes on
+    asks = bool(state.questions.open) and state.waits_for_people
+    if not (asks or state.control.paused or state.waits_for_children):
+        return False
+    for child in state.open_children:
+        if not await waits_for_people(ids.key_of(child), load=load, settled=settled):
+            return False
+    await settled(run)
+    return True

@@ -1,0 +1,74 @@
+"""Tools stored in a workspace that are code: it runs in a sandbox, with its arguments and secrets and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from weftline import prompts_code
+from weftline.canonical import parse
+from weftline.kernel.entries import Effect
+from weftline.providers.base import ToolSpec
+from weftline.redaction import Redactor
+from weftline.sandbox.base import Language, SandboxUnavailable
+from weftline.sandbox.sandbox import Sandbox
+from weftline.tools.base import ToolContext, ToolOutput
+from weftline.tools.builtin.code_running import told
+from weftline.tools.remote import RemoteTool
+from weftline.tools.schema import object_schema
+
+TIMEOUT_S = 30.0
+
+
+class CodeSpec(Struct, frozen=True, omit_defaults=True):
+    """A stored tool of code, without its secrets. Its default export is called with the arguments, as one object."""
+
+    name: str
+    source: str
+    language: Language = "typescript"
+    description: str = ""
+    parameters: Raw | UnsetType = UNSET
+    effect: Effect | None = None
+    timeout_s: float = TIMEOUT_S
+    secrets: tuple[str, ...] = ()
+    """Their names; the values are stored apart, sealed."""
+
+
+class StoredCodeTool(RemoteTool):
+    """What the code returns, logs or throws may repeat its secrets: they are blacked out, as with every such tool."""
+
+    def __init__(self, spec: CodeSpec, *, secrets: Mapping[str, str], sandbox: Sandbox) -> None:
+        parameters = None if spec.parameters is UNSET else spec.parameters
+        super().__init__(
+            ToolSpec(spec.name, spec.description, object_schema(parameters)), redactor=Redactor(secrets.values())
+        )
+        self.effect: Effect = spec.effect or "once"
+        self.concurrent = self.effect == "read"
+        self._code = spec
+        self._secrets = dict(secrets)
+        self._sandbox = sandbox
+
+    async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
+        code = self._code
+        try:
+            execution = self._sandbox.run_code(
+                code.source,
+                language=code.language,
+                args=[parse(args)],
+                imports={"env": {"env": self._secrets}},
+                filename=f"{code.name}.{'py' if code.language == 'python' else 'ts'}",
+                owner=context.workspace,
+            )
+        except SandboxUnavailable as error:
+            return ToolOutput.of(prompts_code.sandbox_missing(error.message), is_error=True)
+        late = asyncio.get_running_loop().call_later(
+            code.timeout_s, execution.terminate, prompts_code.tool_out_of_time(code.timeout_s)
+        )
+        try:
+            return told(await execution, [])
+        finally:
+            late.cancel()
+            execution.terminate()
+            await execution.wait()

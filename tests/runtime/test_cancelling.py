@@ -1,0 +1,246 @@
+"""Cancel: durable before anything stops, in whatever state the run is, and in time whatever its tools do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
+from weftline import tool
+from weftline.errors import Conflict
+from weftline.kernel.entries import AttemptStarted, AwaitOpened, CallClosed, CallStarted, CancelRequested, RunEnded
+from weftline.messages import Assistant, ToolResults
+from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.runtime import residents
+from weftline.runtime.answering import Answer
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.receipts import CancelReceipt
+from weftline.store.awaits import AwaitFilter
+from weftline.store.memory import MemoryDisk
+from weftline.tools.base import Tool, ToolOutput
+
+
+def calls(*names: str) -> dict[str, Any]:
+    return {"tool_calls": [{"name": name, "args": {}} for name in names]}
+
+
+SCRIPTS: dict[str, Any] = {
+    "hold": {"turns": [calls("hold", "note"), {"text": "done"}]},
+    "peek": {"turns": [calls("peek"), {"text": "done"}]},
+    "stubborn": {"turns": [calls("stubborn"), {"text": "done"}]},
+    "ask": {"turns": [calls("ask"), {"text": "done"}]},
+    "mixed": {"turns": [calls("pay", "ask"), {"text": "done"}]},
+    "hello": {"turns": [{"text": "hello"}]},
+    "slow": {"turns": [{"deltas": ["a", "b"], "delay_ms": 600_000}]},
+}
+REFS = (LocalRef("ask"), *(ServerRef(name) for name in ("hold", "note", "peek", "pay", "stubborn")))
+
+
+class Place:
+    """An engine with tools that wait, and what they saw."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self.store = MoodyStore(disk or MemoryDisk())
+        self.began, self.let_go = asyncio.Event(), asyncio.Event()
+        self.stopped: list[bool] = []
+        """Of each tool that was cancelled: whether the log was past its gate by then."""
+        self.noted = 0
+
+        @tool
+        async def hold() -> str:
+            """Waits until it is cancelled."""
+            return await self._wait()
+
+        @tool(effect="read")
+        async def peek() -> str:
+            """The same, and only reads."""
+            return await self._wait()
+
+        @tool
+        async def stubborn() -> str:
+            """Does not stop when it is told to."""
+            self.began.set()
+            while not self.let_go.is_set():
+                try:
+                    await self.let_go.wait()
+                except asyncio.CancelledError:
+                    self.stopped.append(self.store.log.gate.is_set())
+            return "late"
+
+        @tool
+        async def note() -> str:
+            """Comes after the others."""
+            self.noted += 1
+            return "noted"
+
+        @tool(confirm="Pay?")
+        async def pay() -> str:
+            """Needs a person."""
+            return "paid"
+
+        tools: list[Tool] = [hold, peek, stubborn, note, pay]
+        self.engine, self.provider = engine_on(self.store, SCRIPTS, tools={one.spec.name: one for one in tools})
+
+    async def _wait(self) -> str:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.stopped.append(self.store.log.gate.is_set())
+            raise
+        return ""
+
+    async def start(self, model: str, **options: Any) -> tuple[int, str, int]:
+        space = await self.engine.workspace("acme")
+        run = await self.engine.create(space, planned(model), **options)
+        return await self.engine.locate(run, workspace=space), run, space
+
+
+def planned(model: str) -> RunPlan:
+    return plan(model, *REFS)
+
+
+@pytest.mark.requirement("run.cancel.reason")
+@pytest.mark.parametrize(("reason", "by"), [("user", "key:ann"), ("engine", "")])
+async def test_why_and_by_whom_is_durable_before_anything_is_stopped(reason: str, by: str) -> None:
+    place = Place()
+    async with place.engine:
+        key, run, space = await place.start("hold")
+        await place.began.wait()
+        place.store.log.gate.clear()
+        cancelling = asyncio.ensure_future(place.engine.cancel(key, reason=reason, requested_by=by))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not place.stopped, "the tool was stopped before anybody could know why"
+        place.store.log.gate.set()
+        assert (await cancelling).status == "cancelled"
+        assert place.stopped == [True]
+        found = await facts(place.engine, run, space)
+    (asked,) = [one for one in found if isinstance(one, CancelRequested)]
+    end = found[-1]
+    assert isinstance(end, RunEnded)
+    assert (asked.reason, asked.requested_by) == (end.reason, end.requested_by) == (reason, by)
+
+
+@pytest.mark.requirement("run.cancel.reason")
+async def test_the_end_of_a_session_is_the_reason_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    async with place.engine:
+        _, thread = await new_thread(place.store)
+        _, run, space = await place.start("ask", thread=thread)
+        await place.engine.end_thread(thread, requested_by="key:ann")
+        end = await ended(place.engine, run, space)
+    assert (end.status, end.reason, end.requested_by) == ("cancelled", "thread_ended", "key:ann")
+
+
+async def until(engine: EmbeddedEngine, key: int, run: str, kind: type) -> None:
+    follower = engine.follow(key, run)
+    async with asyncio.timeout(60):
+        while (batches := await follower.next()) is not None:
+            if any(isinstance(head, kind) for batch in batches for head in batch.heads or ()):
+                break
+    follower.close()
+
+
+@pytest.mark.requirement("run.cancel.level")
+@pytest.mark.parametrize("model", ["slow", "hold", "ask"])
+async def test_nothing_begins_after_a_cancel_wherever_the_run_is(model: str) -> None:
+    """In a model call, inside a batch with more to come, parked; and before it could begin, behind another one."""
+    place = Place()
+    async with place.engine:
+        _, thread = await new_thread(place.store)
+        key, run, space = await place.start(model, thread=thread)
+        behind, queued, _ = await place.start("hold", thread=thread)
+        await (place.began.wait() if model == "hold" else until(place.engine, key, run, AttemptStarted))
+        for one in (behind, key):
+            assert (await place.engine.cancel(one)).status == "cancelled"
+        asked = len(place.provider.requests)
+        found = [await facts(place.engine, one, space) for one in (run, queued)]
+        assert (len(place.provider.requests), place.noted) == (asked, 0)
+    for heads in found:
+        after = heads[[type(head) for head in heads].index(CancelRequested) :]
+        assert not [head for head in after if isinstance(head, AttemptStarted | CallStarted)]
+        assert isinstance(after[-1], RunEnded) and after[-1].status == "cancelled"
+
+
+@pytest.mark.requirement("run.cancel.level")
+async def test_a_cancel_that_was_written_holds_when_the_process_dies_before_the_run_has_ended() -> None:
+    disk = MemoryDisk()
+    place = Place(disk)
+    await place.engine.start()
+    key, run, space = await place.start("stubborn")
+    await place.began.wait()
+    cancelling = asyncio.ensure_future(place.engine.cancel(key, requested_by="key:ann"))
+    await until(place.engine, key, run, CancelRequested)
+    place.store.log.refusals = 1_000_000  # nothing more is written by this process
+    place.let_go.set()
+    await asyncio.wait([cancelling], timeout=0.2)
+    cancelling.cancel()
+    await asyncio.wait([cancelling])
+    after = Place(disk)
+    async with after.engine:
+        end = await ended(after.engine, run, space)
+        assert (end.status, end.requested_by) == ("cancelled", "key:ann")
+        assert not after.began.is_set() and not after.provider.requests
+        receipt = await after.engine.cancel(key)
+        assert [call.name for call in receipt.in_doubt] == ["stubborn"]
+
+
+@pytest.mark.requirement("run.cancel.uncooperative")
+async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert residents.CANCEL_GRACE_S == 2.0
+    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.05)
+    place = Place()
+    async with place.engine:
+        key, run, space = await place.start("stubborn")
+        await place.began.wait()
+        receipt = await place.engine.cancel(key)
+        assert [call.name for call in receipt.in_doubt] == ["stubborn"] and not receipt.finished
+        before = await facts(place.engine, run, space)
+        place.let_go.set()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert await facts(place.engine, run, space) == before, "its late result has changed something"
+        assert [one.how for one in before if isinstance(one, CallClosed)] == ["in_doubt"]
+        place.began.clear()
+        key, *_ = await place.start("peek")
+        await place.began.wait()
+        assert _named(await place.engine.cancel(key)) == {"stopped": ["peek"], "finished": [], "in_doubt": []}
+
+
+def _named(receipt: CancelReceipt) -> dict[str, list[str]]:
+    lists = {"stopped": receipt.stopped, "finished": receipt.finished, "in_doubt": receipt.in_doubt}
+    return {name: [call.name for call in named] for name, named in lists.items()}
+
+
+async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> None:
+    place = Place()
+    async with place.engine:
+        space, thread = await new_thread(place.store)
+        key, run, _ = await place.start("mixed", thread=thread)
+        await until(place.engine, key, run, AwaitOpened)
+        (question,) = await place.engine.awaits(AwaitFilter(workspace=space))
+        lease = await place.engine.claim(key, "call_0_1")
+        await place.engine.cancel(key)
+        assert await place.engine.awaits(AwaitFilter(workspace=space)) == []
+        row = await place.engine.row(key)
+        assert row is not None and row.due_at is None, "a timer is left"
+        late = (
+            place.engine.answer(key, "call_0_1", ToolOutput.of("x"), token=lease.token),
+            place.engine.heartbeat(key, "call_0_1", lease.token),
+            place.engine.answer_await(key, question.id, Answer(outcome="approved"), by="key:ann"),
+        )
+        for answer in late:
+            with pytest.raises(Conflict) as refused:
+                await answer
+            assert refused.value.code in ("run_terminal", "await_closed")
+        found = await facts(place.engine, run, space)
+        assert sorted(one.id for one in found if isinstance(one, CallClosed)) == ["call_0_0", "call_0_1"]
+        _, following, _ = await place.start("hello", thread=thread)
+        assert (await ended(place.engine, following, space)).status == "succeeded"
+    asked = place.provider.requests[-1].messages
+    made = [call.id for message in asked if isinstance(message, Assistant) for call in message.calls]
+    got = [result.id for message in asked if isinstance(message, ToolResults) for result in message.results]
+    assert made == got

@@ -1,0 +1,107 @@
+"""A call that a crash cut off, and a person who says what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from runtime.kit import MoodyStore, ended, engine_on, facts, plan
+from weftline import tool
+from weftline.kernel.bodies import decode_await
+from weftline.kernel.entries import AwaitClosed, CallClosed, CallStarted, Limits
+from weftline.messages import ToolResults
+from weftline.plan import ServerRef
+from weftline.runtime.answering import Answer
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.store.awaits import AwaitFilter
+from weftline.store.memory import MemoryDisk
+from weftline.tools.base import ToolContext
+from weftline.wire.plan import plan_from_spec
+
+SCRIPTS: dict[str, Any] = {
+    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "{{all_tool_results}}"}]}
+}
+
+
+class Till:
+    def __init__(self, disk: MemoryDisk, *, of_tool: bool) -> None:
+        self.began = asyncio.Event()
+        self.keys: list[str] = []
+
+        @tool(in_doubt="ask" if of_tool else None)
+        async def pay(context: ToolContext, amount: int) -> str:
+            """Pays."""
+            self.keys.append(context.idempotency_key)
+            self.began.set()
+            if context.attempt == 1:
+                await asyncio.Event().wait()
+            return "paid at last"
+
+        self.engine, self.provider = engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": pay})
+
+
+@pytest.mark.requirement("run.effect.ask")
+@pytest.mark.parametrize("of_tool", [True, False], ids=["the tool's policy", "the run's policy"])
+@pytest.mark.parametrize(
+    ("answer", "how", "read"),
+    [
+        (Answer(outcome="answered", value="paid"), "returned", "paid"),
+        (Answer(outcome="approved"), "returned", "paid at last"),
+        (Answer(outcome="denied", reason="no idea"), "in_doubt", "not known whether it took effect"),
+    ],
+    ids=["it happened", "it did not", "nobody knows"],
+)
+async def test_a_person_says_what_became_of_a_call(of_tool: bool, answer: Answer, how: str, read: str) -> None:
+    disk = MemoryDisk()
+    before = Till(disk, of_tool=of_tool)
+    await before.engine.start()
+    began_us = before.engine.clock.now_us()
+    space = await before.engine.workspace("acme")
+    limits = Limits(in_doubt="report" if of_tool else "ask")
+    run = await before.engine.create(space, replace(plan("pay", ServerRef("pay")), limits=limits))
+    await before.began.wait()
+    await before.engine.stop(drain_s=0)
+    after = Till(disk, of_tool=of_tool)
+    async with after.engine as engine:
+        question = await asked(engine, space)
+        body = decode_await(question.body)
+        assert (question.kind, body.name, decode(body.args)) == ("doubt", "pay", {"amount": 5})
+        assert [body.key] == before.keys
+        assert began_us <= body.called_at <= question.opened_at
+        key = await engine.locate(run, workspace=space)
+        await engine.answer_await(key, question.id, answer, by="key:ann")
+        assert (await ended(engine, run, space)).status == "succeeded"
+        found = await facts(engine, run, space)
+        (closed,) = [one for one in found if isinstance(one, AwaitClosed)]
+        assert (closed.outcome, closed.by) == (answer.outcome, "key:ann")
+        assert [one.how for one in found if isinstance(one, CallClosed)] == [how]
+        again = before.keys if answer.outcome == "approved" else []
+        assert after.keys == again, "it ran although it had happened, or with another key"
+        assert len([one for one in found if isinstance(one, CallStarted)]) == 1 + len(again)
+    results = [one for one in after.provider.requests[-1].messages if isinstance(one, ToolResults)]
+    assert read in results[-1].results[0].text
+
+
+async def asked(engine: EmbeddedEngine, space: int) -> Any:
+    async with asyncio.timeout(60):
+        while not (found := await engine.awaits(AwaitFilter(workspace=space))):  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+    return found[0]
+
+
+def test_a_run_sets_it_over_the_wire() -> None:
+    assert plan_from_spec(b'{"prompt": "x", "budgets": {"inDoubt": "ask"}}').limits.in_doubt == "ask"
+    assert plan_from_spec(b'{"prompt": "x"}').limits.in_doubt == "report"
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="in_doubt is 'report' or 'ask'"):
+
+        @tool(in_doubt="guess")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        def pay() -> str:  # pyright: ignore[reportUnusedFunction]
+            """Pays."""
+            return ""
