@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from weftline.canonical import canonical_value
@@ -10,7 +9,6 @@ from weftline.failure import Hint
 from weftline.outcome import Bounds
 
 _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
-_TAG = re.compile(r"<[\s/]*system-reminder[\s/]*>?", re.IGNORECASE)
 _UNSPOKEN = "This is for you alone: do not mention it."
 
 
@@ -51,7 +49,7 @@ def after_failure(hint: Hint) -> str:
 
 def _untagged(text: str) -> str:
     """What tools and clients say cannot end the reminder that it is in."""
-    return _TAG.sub("[system-reminder]", text)
+    return text.replace("<", "‹") if "system-reminder" in text.lower() else text
 
 
 def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
