@@ -17,6 +17,7 @@ from weftline.kernel.entries import (
     OutputRejected,
     TurnCompleted,
 )
+from weftline.kernel.lease import CallClaimed, CallUnclaimed
 
 from .crashing import LOST, CrashingServer, Event
 from .log import RunLog, abandoned, streamed_tokens
@@ -98,6 +99,28 @@ def ask(server: CrashingServer) -> None:
     (log,) = server.check().values()
     assert len(answers) == 1, "the client was asked again"
     assert seen[-1].data["text"] == "yes" and len(log.of(CallClosed)) == 1
+
+
+def leases(server: CrashingServer) -> None:
+    """A client claims a call and gives it back; another one claims it and answers."""
+    run = server.create(spec("ask"))
+    offer = next(event for event in server.stream(run) if event.type == "local_tool_call")
+    path, call = f"/agent-runs/{run}/tool-leases", {"toolUseId": offer.data["toolUseId"]}
+    first = server.request("POST", path, {**call, "claimId": "one"})
+    assert (first.status, first.body["attempt"]) == (200, 1), first
+    plain = server.request("POST", f"/agent-runs/{run}/tool-results", {**call, "result": "no"})
+    assert (plain.status, plain.body["code"]) == (409, "lease_held"), plain
+    given_back = server.request("POST", f"{path}/release", {**call, "token": first.body["token"]})
+    assert given_back.status == 200 or (given_back.tries > 1 and given_back.status == 409), given_back
+    second = server.request("POST", path, {**call, "claimId": "two"})
+    assert (second.status, second.body["attempt"]) == (200, 2), second
+    late = server.request("POST", f"{path}/heartbeat", {**call, "token": first.body["token"]})
+    assert (late.status, late.body["code"]) == (409, "lease_lost"), late
+    result = {**call, "result": "yes", "leaseToken": second.body["token"]}
+    assert server.request("POST", f"/agent-runs/{run}/tool-results", result).status == 200
+    assert server.follow(run)[-1].data["text"] == "yes"
+    (log,) = server.check().values()
+    assert len({fact.token for fact in log.of(CallClaimed)}) == 2 and len(log.of(CallUnclaimed)) == 1
 
 
 def doubtful(server: CrashingServer) -> None:

@@ -16,8 +16,11 @@ from .conftest import Template
 from .crashing import CrashingServer
 from .test_agent import POINTS as AGENT_POINTS
 from .test_asking import POINTS as ASKING_POINTS
+from .test_budgets import POINTS as BUDGET_POINTS
 from .test_children import POINTS as CHILD_POINTS
+from .test_code import POINTS as CODE_POINTS
 from .test_compaction import POINTS as COMPACTION_POINTS
+from .test_deploys import POINTS as DEPLOY_POINTS
 from .test_engine import POINTS as ENGINE_POINTS
 from .test_graceful import CLOSING
 from .test_policies import POINTS as POLICY_POINTS
@@ -48,6 +51,7 @@ KILLS: dict[Callable[[CrashingServer], None], list[str]] = {
         *both("run.ended"),
     ],
     scenarios.ask: [*both("call.opened"), *both("call.closed")],
+    scenarios.leases: [*both("call.claimed"), *both("call.unclaimed")],
     scenarios.doubtful: ["call.closed:before"],
     scenarios.session: [
         *both("thread.created"),
@@ -98,8 +102,11 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *ENGINE_POINTS,
         *AGENT_POINTS,
         *ASKING_POINTS,
+        *BUDGET_POINTS,
         *CHILD_POINTS,
+        *CODE_POINTS,
         *COMPACTION_POINTS,
+        *DEPLOY_POINTS,
         *POLICY_POINTS,
         *CLOSING,
     ]

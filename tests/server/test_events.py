@@ -62,7 +62,9 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
     }
     args = {"text": "said"}
     assert call.payload == {"toolUseId": use, "name": "echo", "input": args, "args": args, "turn": 0}
-    assert result.payload == {
+    shown = dict(result.payload)
+    assert shown.pop("telemetry").keys() == {"durationMs"}
+    assert shown == {
         "toolUseId": use,
         "name": "echo",
         "ok": True,
@@ -213,7 +215,14 @@ async def test_a_client_that_does_not_answer_in_time_ends_the_run(api: Api) -> N
     assert types(frames) == ["started", "assistant_message", "local_tool_call", "local_tool_result_in", "result"]
     use = frames[2]["toolUseId"]
     said = "Timed out waiting for local tool result"
-    assert frames[3].payload == {"toolUseId": use, "name": "lookup", "error": said, "how": "timeout"}
+    assert frames[3].payload == {
+        "toolUseId": use,
+        "name": "lookup",
+        "error": said,
+        "how": "timeout",
+        "failure": {"kind": "timeout", "recovery": "replan"},
+        "telemetry": {"durationMs": 0},
+    }
     end = frames[-1]
     assert (end["subtype"], end["ok"], end["code"], end["errorClass"]) == (
         "error_local_tool_timeout",

@@ -362,9 +362,9 @@ class Run:
         """Does not allow a call, or does not answer a question. The model reads the reason."""
         return self._client.wait(self._run.deny(await_id, reason))
 
-    def answer(self, await_id: str, value: Any) -> Answered:
+    def answer(self, await_id: str, value: Any, *, labels: Mapping[str, str] | None = None) -> Answered:
         """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
-        return self._client.wait(self._run.answer(await_id, value))
+        return self._client.wait(self._run.answer(await_id, value, labels=labels))
 
     def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
         """Lets what is under way come to its end; nothing begins after it until the run is resumed."""

@@ -31,7 +31,7 @@ _COLUMNS = ("nusd", "tokens", "active_us", "calls", "held_nusd", "held_tokens", 
 async def unlike(log: LogReader, records: Database) -> list[str]:
     """Where the accounts of a store differ from its logs, which must be whole; empty if all is well."""
     stored, logged = Booked(), Booked()
-    for one in await records.read(_use()):
+    for one in await records.read(all_use()):
         for column in _COLUMNS:
             stored[one.account, one.day, column] += getattr(one, column)
     for key in range(1, await log.last_key() + 1):
@@ -116,6 +116,7 @@ def _add(sums: Booked, held: Held, **used: int) -> None:
             sums[account, held.day, column] += amount
 
 
-def _use() -> Query[list[Booking]]:
+def all_use() -> Query[list[Booking]]:
+    """What is booked on every account, those of runs that have ended too."""
     rows = yield from statement(f"SELECT workspace, account, day, {', '.join(_COLUMNS)} FROM budget_use")
     return [Booking(*row) for row in rows]

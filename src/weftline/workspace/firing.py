@@ -118,7 +118,7 @@ class ScheduleAlarm:
                         case _NotNow():
                             again = True
                         case _:
-                            logger.error("a schedule of workspace %d cannot be fired", workspace, exc_info=result)
+                            logger.error("a schedule cannot be fired", exc_info=result)
         except _NoneNow:  # those behind it are not asked
             return None
         except StoreError as error:

@@ -41,6 +41,8 @@ SCRIPTS = b"""{
 UNSEEN = {
     events.ThinkingDelta,
     events.CallProgress,
+    events.CallClaimed,
+    events.CallFellBack,
     events.ProviderCalled,
     events.ContextRestored,
     events.UnknownEvent,

@@ -1,0 +1,97 @@
+"""Runs under the limits of a workspace, an agent and their own are killed wherever something is written.
+
+What the accounts say is what the logs say, at the kill and at the end; nothing stays reserved, and no limit is passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from forked import run_python
+from weftline.kernel.budget import BudgetRefused
+from weftline.kernel.entries import RunCreated
+from weftline.store import open_for_reading
+from weftline.store.budgets import Sums
+from weftline.testing.budgets import all_use, unlike
+
+from . import budget_process
+from .budget_process import CLERK_CALLS, RUN_CALLS, TOKENS, WORKSPACE_CALLS
+from .log import check_carried_on, check_whole, read_logs
+
+POINTS = ["budget.refused:before", "budget.refused:after"]
+MOST = {"workspace": WORKSPACE_CALLS, "agent": CLERK_CALLS, "run": RUN_CALLS}
+"""Calls, by level."""
+REFUSED = [("agent", "calls"), ("run", "calls"), ("workspace", "calls")]
+
+
+@pytest.mark.requirement("run.tree.crash", "run.crash.ends")
+def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp_path: Path) -> None:
+    points: set[str] = set()
+    kills = 0
+    while True:
+        folder = tmp_path / str(kills)
+        folder.mkdir()
+        killed = play(folder, str(kills + 1))
+        if killed.returncode == 0:
+            break
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        kills += 1
+        points.update((folder / "killed.txt").read_text().split())
+        check_ends_within_its_limits(folder)
+    begun = ("attempt.started:after", "turn.completed:before", "call.started:after", "call.closed:before")
+    assert kills >= 16 and points >= {*POINTS, *begun, "run.ended:after", "child.ended:before"}
+
+
+def check_ends_within_its_limits(folder: Path) -> None:
+    where = (folder / "killed.txt").read_text()
+    check_accounts(folder, where)
+    before = read_logs(folder / "data")
+    done = play(folder)
+    assert (done.returncode, done.stdout) == (0, "Done. | returned returned cap\nbudget_exceeded\n"), (where, done)
+    logs = read_logs(folder / "data")
+    for key, log in logs.items():
+        check_whole(log)
+        if key in before:
+            check_carried_on(before[key], log)
+    assert sorted((fact.level, fact.unit) for log in logs.values() for fact in log.of(BudgetRefused)) == REFUSED, where
+    accounts = check_accounts(folder, where)
+    assert all(not (use.held_nusd or use.held_tokens or use.held_calls) for use in accounts.values()), where
+    assert {account.partition(":")[0]: use.calls for account, use in accounts.items() if use.calls} == MOST, where
+    roots = [log.end.usage for log in logs.values() if log.of(RunCreated)[0].parent is None]
+    used = sum([usage.input + usage.output for usage in roots])
+    (everything,) = [use for account, use in accounts.items() if account.startswith("workspace:")]
+    assert everything.tokens == used, where
+    paid = Counter((folder / "told.txt").read_text().splitlines())
+    assert len(paid) == 2 and max(paid.values()) <= 2, "the same calls, one of them perhaps cut off and made again"
+
+
+def check_accounts(folder: Path, where: str) -> dict[str, Sums]:
+    """What is booked, by account: as much as the logs say, and no more than there is."""
+
+    async def read() -> tuple[list[str], dict[str, Sums]]:
+        store = open_for_reading(folder / "data")
+        try:
+            found: dict[str, Sums] = {}
+            for one in await store.records.read(all_use()):
+                found.setdefault(one.account, Sums()).add(one)
+            return await unlike(store.log, store.records), found
+        finally:
+            await store.close()
+
+    differences, accounts = asyncio.run(read())
+    assert differences == [], where
+    for account, use in accounts.items():
+        assert use.calls + use.held_calls <= MOST[account.partition(":")[0]], (where, account, use)
+        assert use.tokens + use.held_tokens <= TOKENS, (where, account, use)
+    return accounts
+
+
+def play(folder: Path, *kill: str) -> subprocess.CompletedProcess[str]:
+    return run_python(budget_process.__file__, str(folder), *kill, env=os.environ | {"WEFTLINE_CRASH": ""})
