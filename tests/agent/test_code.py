@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from weftline import Agent, Engine, code, tool
+from weftline.events import AwaitOpened
 from weftline.sandbox import Sandbox
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.builtin.code import CodeTool
@@ -115,6 +116,37 @@ async def test_the_model_reads_what_went_wrong_and_what_had_been_called() -> Non
     assert 'send({"sku":"lost"}): failed' in uncaught.result
     assert "sku" in invalid.result
     assert broken.result.startswith("The code was not run: SyntaxError: Expression expected")
+
+
+UNAWAITED = {
+    "typescript": "for (let n = 1; n <= 5; n++) send({sku: 'x', pieces: n});\nexport default 'left'",
+    "python": "for n in range(1, 6):\n    send(sku='x', pieces=n)\ndefault = 'left'",
+}
+
+
+@pytest.mark.parametrize("language", UNAWAITED)
+async def test_calls_that_the_code_does_not_wait_for_are_carried_out_in_order_before_its_result(language: Any) -> None:
+    agent, _ = coder(calls("code", code=UNAWAITED[language]), languages=[language])
+    result = await agent.run("Go.")
+    assert sent == [("x", n) for n in range(1, 6)]
+    assert [call.name for call in result.calls] == ["send"] * 5 + ["code"]
+    assert result.calls[-1].result == "left"
+
+
+async def test_people_are_asked_about_each_call_that_the_code_does_not_wait_for() -> None:
+    agent, _ = coder(calls("code", code="gift({sku: 'a'}); gift({sku: 'b'}); export default 1"))
+    async with Engine(agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        async for event in run:
+            if isinstance(event, AwaitOpened):
+                await (run.approve(event.id) if event.call_id.endswith(".1") else run.deny(event.id))
+        result = await run.result()
+    assert sent == [("gift a", 1)]
+    assert [(call.name, call.how) for call in result.calls] == [
+        ("gift", "returned"),
+        ("gift", "denied"),
+        ("code", "returned"),
+    ]
 
 
 async def test_code_does_not_go_on_after_a_call_that_a_person_refused() -> None:

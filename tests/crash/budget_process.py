@@ -41,7 +41,7 @@ def pay(context: ToolContext, amount: int) -> str:
     return f"Paid {amount}."
 
 
-SLOWLY = {"deltas": ["Well."], "delay_ms": 5}
+SLOWLY = {"deltas": ["We", "ll."], "delay_ms": 5}
 """Long enough for what is reserved to be written before what is used."""
 SCRIPTS: dict[str, list[Any]] = {
     # Each of them wants one call more than there is: of its own budget, of its agent's and of the workspace's.
@@ -93,13 +93,14 @@ async def main() -> None:
 
 
 def kill_at(number: int) -> None:
-    """Dies at this point of those from the first write of a run on, counted from 1."""
+    """Dies at this point of those from the first write of a run to the last, counted from 1."""
     passed: list[str] = []
 
     def hit(writes: Iterable[str], side: str) -> None:
         writes = sorted(writes)
-        if passed or "run.created" in writes:
-            passed.append(side)
+        if "store.closed" in writes or not (passed or "run.created" in writes):
+            return
+        passed.append(side)
         if len(passed) == number:
             (FOLDER / "killed.txt").write_text(" ".join([f"{write}:{side}" for write in writes]))
             os.kill(os.getpid(), signal.SIGKILL)

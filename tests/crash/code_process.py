@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from weftline import Agent, Engine, code, tool
+from weftline import Agent, Budget, Engine, code, tool
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 
@@ -33,7 +33,9 @@ def pay(payee: str) -> str:
     return f"Paid {payee}."
 
 
-agent = Agent("lab:script", name="coder", tools=[pay, code(languages=["python"])])
+CALLS = 3
+"""As many as are made, that of the code itself included."""
+agent = Agent("lab:script", name="coder", tools=[pay, code(languages=["python"])], budget=Budget(calls=CALLS))
 
 
 async def main() -> None:

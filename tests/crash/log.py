@@ -27,6 +27,8 @@ from weftline.runtime import ids
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader
+from weftline.store.budgets import Sums
+from weftline.testing.budgets import all_use, unlike
 
 T = TypeVar("T")
 AnyFact = TypeVar("AnyFact", bound=Fact)
@@ -76,6 +78,24 @@ def reading(store: Path, read: Callable[[LogReader], Awaitable[T]]) -> T:
             await reader.close()
 
     return asyncio.run(opened())
+
+
+def read_accounts(store: Path) -> dict[str, Sums]:
+    """What is booked on the budgets of a store, by account; it has to be what the logs say."""
+
+    async def read() -> tuple[list[str], dict[str, Sums]]:
+        reader = open_for_reading(store)
+        try:
+            found: dict[str, Sums] = {}
+            for one in await reader.records.read(all_use()):
+                found.setdefault(one.account, Sums()).add(one)
+            return await unlike(reader.log, reader.records), found
+        finally:
+            await reader.close()
+
+    differences, accounts = asyncio.run(read())
+    assert differences == []
+    return accounts
 
 
 async def _read(log: LogReader, key: int) -> RunLog:

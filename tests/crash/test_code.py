@@ -15,7 +15,8 @@ from weftline.kernel.entries import CallAsked, CallClosed, CallStarted
 from weftline.prompts import in_doubt
 
 from . import code_process
-from .log import check_carried_on, check_whole, read_logs
+from .code_process import CALLS
+from .log import check_carried_on, check_whole, read_accounts, read_logs
 
 POINTS = [
     "call.asked:before",
@@ -33,6 +34,7 @@ def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp
     killed = play(tmp_path, point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
     (before,) = read_logs(tmp_path / "data").values()
+    read_accounts(tmp_path / "data")
     cut = {fact.index for fact in before.of(CallStarted) if fact.index and (fact.turn, fact.index) not in before.closed}
     # That a call was asked for and that it began may or may not be one commit.
     assert point == "call.asked:after" or cut == ({1} if point == "call.closed:before#1" else set())
@@ -51,6 +53,8 @@ def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp
     check_carried_on(before, log)
     assert [fact.call.id for fact in log.of(CallAsked)] == ["call_0_0.1", "call_0_0.2"], "asked for once"
     nested = [fact.how for fact in log.of(CallClosed) if fact.parent]
+    (use,) = read_accounts(tmp_path / "data").values()
+    assert (use.calls, use.held_calls) == (CALLS, 0)
     assert nested == ["in_doubt" if cut else "returned", "returned"]
 
 

@@ -319,7 +319,6 @@ async def test_a_changed_limit_holds_for_the_next_call_of_a_live_run() -> None:
         assert (end.status, end.code) == ("failed", "budget_exceeded")
 
 
-@pytest.mark.requirement("run.tree.crash")
 async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     store = MoodyStore(disk)

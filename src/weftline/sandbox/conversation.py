@@ -111,6 +111,7 @@ class Conversation:
         watch = asyncio.create_task(self._watch(), name="the size of an engine")
         try:
             outcome = await self._listen()
+            await asyncio.sleep(0)  # whatever the code called before it ended has begun, waited for or not
         except _Broken as broken:
             outcome = _terminated(f"The engine broke its protocol: {broken}")
         finally:

@@ -19,7 +19,7 @@ import builtins
 import os
 import signal
 import symtable
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -149,6 +149,7 @@ class Session:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._loop = asyncio.get_running_loop()
         self.token = request.token.encode()
         self._calls = 0
         self._waiting: dict[int, asyncio.Future[object]] = {}
@@ -277,13 +278,18 @@ class Session:
 
         return function
 
-    async def _called(self, id: int, args: Any) -> object:
-        self._calls += 1
-        call = self._calls
-        given = encode(copied(args, "arguments", max_parts=MAX_PARTS))
-        future = self._waiting[call] = asyncio.get_running_loop().create_future()
-        self._emit("C", b"[%d,%d,%b]" % (call, id, given))
-        return await future
+    def _called(self, id: int, args: Any) -> Coroutine[Any, Any, object]:
+        """Tells of the call at once, in a thread of monty's: the code may end without ever waiting for it."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        try:
+            given = encode(copied(args, "arguments", max_parts=MAX_PARTS))
+        except (Refused, ValueError) as refused:
+            future.set_exception(refused)
+        else:
+            self._calls += 1
+            self._waiting[self._calls] = future
+            self._emit("C", b"[%d,%d,%b]" % (self._calls, id, given))
+        return _answer_of(future)
 
     def _tells(self, id: int) -> Callable[..., None]:
         def method(_: object, *args: object) -> None:
@@ -368,6 +374,10 @@ class Session:
         out = sys.stdout.buffer
         out.write(self.token + kind.encode() + payload + b"\n")
         out.flush()
+
+
+async def _answer_of(future: asyncio.Future[object]) -> object:
+    return await future
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -8,6 +8,7 @@ of them cost one turn of the model.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -52,6 +53,7 @@ TIMEOUT_S = 30.0
 _MAX_ARGS_CHARS = 200
 _FIRST_CALLS, _LAST_CALLS = 20, 20
 """How many calls of code that failed its model reads about."""
+_DROP_S = 1.0
 
 
 class ToolError(Exception):
@@ -211,10 +213,13 @@ class CodeTool:
         try:
             result = await execution
             if result.error is None:
-                await further.settled()
+                await calls.settled()
         finally:
             execution.terminate()
             await execution.wait()
+            await calls.drop()
+        if calls.diverged and result.error is None:
+            return ToolOutput.of(calls.diverged, is_error=True)
         return told(result, calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
@@ -227,17 +232,27 @@ class _Calls:
     def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
         self._further = further
         self._made: list[tuple[CodeFunction, str, list[str]]] = []
+        self._open: set[asyncio.Task[object]] = set()
+        """The calls without a result. They are not the sandbox's to cancel."""
+        self.diverged = ""
         self.execution: CodeExecution | None = None
         self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
 
     def made(self) -> list[str]:
-        """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
-        lines = [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in self._made]
-        left_out = lines[_FIRST_CALLS:-_LAST_CALLS]
-        if not left_out:
-            return lines
-        counted = Counter([outcome[0] for _, _, outcome in self._made[_FIRST_CALLS:-_LAST_CALLS]])
-        return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
+        return _listed(self._made)
+
+    async def settled(self) -> None:
+        """Waits for the calls that the code did not wait for."""
+        while self._open:
+            await asyncio.wait(self._open)
+
+    async def drop(self) -> None:
+        """The code has failed or was cut off: what it called and was not asked for yet never will be."""
+        left = list(self._open)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_DROP_S)
 
     def _bound(self, function: CodeFunction) -> Callable[..., Awaitable[object]]:
         async def call(*given: object) -> object:
@@ -253,20 +268,42 @@ class _Calls:
         outcome = [prompts.CALL_OPEN]
         short = written if len(written) <= _MAX_ARGS_CHARS else written[:_MAX_ARGS_CHARS] + "…"
         self._made.append((function, short, outcome))
+        # The code may end without waiting for it, and what it has called is carried out nevertheless.
+        task = asyncio.create_task(self._ask(function.tool, written, outcome), name="a call that code made")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        value = await asyncio.shield(task)
+        if isinstance(value, ToolError):
+            raise value
+        return value
+
+    async def _ask(self, tool: str, written: str, outcome: list[str]) -> object:
+        """The value of a call, or the `ToolError` that its code gets: there may be nobody left to catch it."""
         try:
-            output = await self._further.ask(function.tool, written)
+            output = await self._further.ask(tool, written)
         except Diverged as error:
+            self.diverged = str(error)
             if self.execution is not None:
                 self.execution.terminate(str(error))
-            raise ToolError(str(error)) from None
+            return ToolError(str(error))
         except ToolFailed as error:
             outcome[0] = prompts.CALL_FAILED
-            raise ToolError(str(error)) from None
+            return ToolError(str(error))
         value = value_of(output)
         outcome[0] = prompts.CALL_FAILED if output.is_error else prompts.CALL_OK
         if output.is_error:
-            raise ToolError(value if isinstance(value, str) else written_value(value))
+            return ToolError(value if isinstance(value, str) else written_value(value))
         return value
+
+
+def _listed(made: Sequence[tuple[CodeFunction, str, list[str]]]) -> list[str]:
+    """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
+    lines = [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in made]
+    left_out = made[_FIRST_CALLS:-_LAST_CALLS]
+    if not left_out:
+        return lines
+    counted = Counter([outcome[0] for _, _, outcome in left_out])
+    return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
 
 
 def written_value(value: object) -> str:
