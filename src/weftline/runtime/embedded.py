@@ -553,7 +553,7 @@ class EmbeddedEngine(StoredRuns):
         """Returns when everything that a refusal rests on is durable: of a cancelled run, its end."""
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
-            await self._until_ended(run)
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
 
     # Reading
 
