@@ -11,6 +11,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
+from weftline.agent.offline import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.budget import BudgetRefused, BudgetRule
@@ -29,6 +30,8 @@ from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.replay.recorded import StoredRun
+from weftline.replay.replaying import replay_run
 from weftline.runtime import ids, residents
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
@@ -57,7 +60,8 @@ SCRIPTS: dict[str, Any] = {
     "work": _work(8),
     "two": {"turns": [{"tool_calls": [{"name": "work", "args": {"n": n}} for n in (1, 2)], **USED}, {"text": "done"}]},
     "fails": {"turns": [{"error": {"class": "invalid_request", "message": "no"}}]},
-    "slow": {"turns": [{"deltas": ["a"] * 100, "delay_ms": 1_000}]},
+    "slow": {"turns": [{"deltas": ["a"] * 100, "delay_ms": 1_000}], "finalize": {"text": "as far as I came"}},
+    "waits": {"turns": [{"tool_calls": [{"name": "wait", "args": {}}]}] * 9, "finalize": {"text": "as far as I came"}},
     "unpriced": {"turns": [{"text": "free", **USED}]},
 }
 
@@ -76,12 +80,19 @@ async def work(n: int) -> str:
     return f"worked {n}"
 
 
+@tool(effect="read")
+async def wait() -> str:
+    """Waits for ever."""
+    await asyncio.Event().wait()
+    return ""
+
+
 def _engine(store: MoodyStore, clock: Clock | None = None) -> tuple[EmbeddedEngine, ScriptedProvider]:
     provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
     priced = [PriceOverride("scripted", model, PRICE) for model in SCRIPTS if model != "unpriced"]
     models = Catalog(prices=Prices(priced))
     models.add(provider)
-    return EmbeddedEngine(store, models=models, tools={"work": work}, clock=clock), provider
+    return EmbeddedEngine(store, models=models, tools={"work": work, "wait": wait}, clock=clock), provider
 
 
 def _plan(model: str, budget: BudgetRule | None = None, **changes: Any) -> RunPlan:
@@ -296,6 +307,16 @@ async def test_a_model_without_a_price_is_refused_under_a_limit_in_money() -> No
         found = await facts(engine, await engine.create(space, fallback), space)
         assert isinstance(found[-1], RunEnded) and found[-1].code == "unpriced_model"
         assert len(provider.requests) == 1
+        fallback = _plan("fails", rule, fallbacks=("scripted:unpriced", "scripted:hello"))
+        fallback = replace(fallback, limits=replace(fallback.limits, fallbacks=2))
+        run = await engine.create(space, fallback)
+        found = await facts(engine, run, space)
+        assert isinstance(found[-1], RunEnded) and found[-1].status == "succeeded"
+        begun = [(head.choice, head.model.id) for head in found if isinstance(head, AttemptStarted)]
+        assert begun == [(0, "scripted:fails"), (2, "scripted:hello")]
+        row = await engine.row(ids.key_of(run))
+        assert row is not None
+        assert (await replay_run(StoredRun(store.log, row), NoAgents({"work": work}))).divergence is None
         tokens = await engine.create(space, _plan("unpriced", BudgetRule(tokens=100_000)))
         assert (await ended(engine, tokens, space)).status == "succeeded"
         await _limit(engine, store, workspace_account(space), Limit("usd", NUSD), workspace=space)
@@ -421,6 +442,36 @@ async def test_seconds_bound_the_call() -> None:
         assert (end.status, end.code) == ("failed", "budget_exceeded")
         [use] = await store.records.read(budgets.use(run_account(ids.key_of(run))))
         assert 0 < use.active_us < 10_000_000
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.final_turn")
+async def test_a_final_turn_is_made_of_whatever_fits_it_alone() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        for tokens, answer in ((20_000, 16_384), (9_000, 8_192), (3_000, 2_048), (1_000, 0)):
+            made = replace(_plan("hello", BudgetRule(tokens=tokens)), sampling=Sampling())
+            before = len(provider.requests)
+            end = await ended(engine, await engine.create(space, made), space)
+            asked = [(one.max_output_tokens, one.tools_disabled) for one in provider.requests[before:]]
+            assert asked == ([(answer, True)] if answer else [])
+            assert (end.status, end.reason) == ("succeeded" if answer else "failed", "budget")
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.requirement("run.tree.final_turn")
+@pytest.mark.parametrize("model", ["slow", "waits"])
+async def test_time_is_kept_for_the_final_turn(model: str) -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        made = replace(_plan(model, BudgetRule(active_us=800_000)), tools=(ServerRef("wait"),))
+        end = await ended(engine, await engine.create(space, made), space)
+        assert (end.status, end.reason) == ("succeeded", "budget")
+        assert [one.tools_disabled for one in provider.requests] == [False, True]
         assert await unlike(store.log, store.records) == []
 
 

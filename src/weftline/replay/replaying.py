@@ -218,7 +218,11 @@ class _Replay:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate
                 offered = self._offered(log.offered)
-                return Draft(replace(now, model=log.model, estimate=size, offered=offered, held=log.held))
+                # Under a limit in money, models without a price were passed over.
+                choice = now.choice if log.held is None else max(now.choice, log.choice)
+                return Draft(
+                    replace(now, model=log.model, estimate=size, offered=offered, held=log.held, choice=choice)
+                )
             case AttemptFailed() as now, AttemptFailed():
                 now = replace(now, usage=log.usage, estimated=log.estimated, cost_nusd=log.cost_nusd)
                 return Draft(now, bodies.encode(bodies.FailedBody(now.reason)))

@@ -37,6 +37,8 @@ from weftline.store.records import budgets
 
 Accounts: TypeAlias = tuple[str, ...]
 _NO_RULES: Mapping[str, BudgetRule] = {}
+MAX_TIME_KEPT_US = 60_000_000
+"""Long enough for most answers."""
 
 
 class Need(Struct, frozen=True):
@@ -129,29 +131,41 @@ class Ledger:
         return found
 
     def refusal(
-        self, accounts: Accounts, need: Need, *, final: Need, rules: Mapping[str, BudgetRule], at: int
+        self,
+        accounts: Accounts,
+        need: Need,
+        *,
+        own: str | None,
+        final: Need | None,
+        rules: Mapping[str, BudgetRule],
+        at: int,
     ) -> BudgetRefused | None:
         """The nearest limit that a call does not fit; None if it fits all of them.
 
-        The first account is the run's own, if that has limits: there `final` has to fit as well, the turn that answers
-        when nothing else may begin. What the runs above keep for theirs is not touched either.
+        On the run's `own` account `final` has to fit as well, the turn that answers when nothing else may begin; None
+        if this is that turn. What the runs above keep for theirs is not touched either.
         """
         today = day_of(at)
-        for place, account in enumerate(accounts):
+        for account in accounts:
             limits = self.limits(account, rules)
             if not limits:
                 continue
             use = self._use.get(account)
+            is_last = account == own and final is None
             kept = NOTHING
-            if account in rules:
-                kept = final if place == 0 else use.kept if use is not None else NOTHING
+            if account in rules and not is_last:
+                kept = (final or NOTHING) if account == own else use.kept if use is not None else NOTHING
             for limit in limits:
                 unit = limit.unit
                 spent, reserved = (0, 0) if use is None else use.sums(limit.period, today).of(unit)
                 if not need.concerns(unit):
                     continue
                 asked = need.of(unit)
-                more = kept.of(unit) if unit != "seconds" and limit.on_exceeded == "final_turn" else 0
+                more = 0
+                if unit == "seconds":
+                    more = 0 if is_last or account not in rules else time_kept_us(limit)
+                elif limit.on_exceeded == "final_turn":
+                    more = kept.of(unit)
                 if not limit.amount or spent + reserved + asked + more > limit.amount:
                     return BudgetRefused(
                         level_of(account),
@@ -183,15 +197,19 @@ class Ledger:
         set_ones = [one for one in self._limits.get(refused.on, ()) if one.unit == refused.unit]
         return set_ones[0].set_by if set_ones else ""
 
-    def time_left_us(self, accounts: Accounts, rules: Mapping[str, BudgetRule], *, at: int) -> int | None:
-        """How long a call may take at most; None if nobody says."""
+    def time_left_us(
+        self, accounts: Accounts, rules: Mapping[str, BudgetRule], *, at: int, final: str | None = None
+    ) -> int | None:
+        """How long a call may take at most; None if nobody says. `final`: the account of the run that ends with it."""
         left: int | None = None
         for account in accounts:
+            keeps = account in rules and account != final
             for limit in self.limits(account, rules):
                 if limit.unit == "seconds":
                     use = self._use.get(account)
                     spent = 0 if use is None else use.sums(limit.period, day_of(at)).active_us
-                    left = tighter(left, max(limit.amount - spent, 1))
+                    most = limit.amount - (time_kept_us(limit) if keeps else 0)
+                    left = tighter(left, max(most - spent, 1))
         return left
 
     def keep_for_final(self, account: str, need: Need) -> None:
@@ -266,11 +284,11 @@ class Account:
         """Whether there may be a limit above the run's calls."""
         return bool(self.rules) or self.ledger.active
 
-    def within(self, limit_s: float, *, at: int) -> float:
+    def within(self, limit_s: float, *, at: int, final: bool = False) -> float:
         """How long a call may take that has `limit_s` otherwise: seconds are not reserved, but bound it."""
         if not self.active:
             return limit_s
-        left = self.ledger.time_left_us(self.accounts, self.rules, at=at)
+        left = self.ledger.time_left_us(self.accounts, self.rules, at=at, final=self.own if final else None)
         return limit_s if left is None else min(limit_s, left / 1_000_000)
 
     def above_child(self) -> tuple[Accounts, dict[str, BudgetRule]]:
@@ -316,6 +334,11 @@ class Account:
             )
             for account in held.on
         ]
+
+
+def time_kept_us(limit: Limit) -> int:
+    """What of a run's own limit in seconds is left for its final turn."""
+    return min(limit.amount // 4, MAX_TIME_KEPT_US) if limit.on_exceeded == "final_turn" else 0
 
 
 def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:

@@ -73,7 +73,7 @@ async def call_model(
     call.model = model
     limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
     if work.account is not None:
-        bound_s = work.account.within(limit_s, at=services.clock.now_us())
+        bound_s = work.account.within(limit_s, at=services.clock.now_us(), final=command.final)
         # Whether there is time for another try is for the next reservation to say.
         limit_s, planned = bound_s, planned or bound_s < limit_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)

@@ -35,6 +35,9 @@ ANSWER_TOKENS = 8_192
 """What a request asks for at most if nobody says, under a limit in money or tokens."""
 THINKING_TOKENS = 8_192
 """And as much again for a model that may think."""
+_ANY_USE = Usage(input=1, output=1)
+LEAST_TOKENS = 2_048
+"""A final turn asks for less than these if only so much fits, but not for less than this."""
 
 
 def weighed(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
@@ -52,6 +55,11 @@ def weighed(decision: Decision, state: State, work: WorkingSet, account: Account
     accounts = account.ledger.limited(account.accounts, account.rules)
     if not accounts:
         return decision
+    if type(model_call) is AttemptStarted and account.ledger.counts_usd(accounts, account.rules):
+        model_call = replace(model_call, choice=_priced(model_call.choice, state, work))
+        chosen = model_call
+        append = [New(chosen, new.text) if type(new.head) is AttemptStarted else new for new in decision.append]
+        decision = replace(decision, append=tuple(append))
     held = _held(model_call, calls, state, work, account, accounts, at=at)
     if isinstance(held, BudgetRefused):
         child = held.level == "run" and held.on == account.own and state.parent is not None
@@ -72,7 +80,7 @@ def _held(
     ledger, rules = account.ledger, account.rules
     day = day_of(at)
     if begins is None:
-        refused = ledger.refusal(accounts, Need(calls=calls), final=NOTHING, rules=rules, at=at)
+        refused = ledger.refusal(accounts, Need(calls=calls), own=account.own, final=NOTHING, rules=rules, at=at)
         return refused or Held(day, accounts, calls=1)
     model = _model(begins, state, work)
     if model is None:
@@ -80,19 +88,21 @@ def _held(
     size = begins.estimate or _estimate(state, work)
     tokens = size * INPUT_FACTOR
     output = answer_tokens(work, model)
-    need = _worst_case(work.catalog, model, tokens=tokens, output=output)
-    if need is None:
-        if ledger.counts_usd(accounts, rules):
-            return BudgetRefused("run", "usd", 0, 0, 0, 0, accounts[0], outcome="stop", model=model.catalog_id)
-        need = Need(tokens=tokens + output)
-    last = _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
+    if not _has_price(work, model) and ledger.counts_usd(accounts, rules):
+        return BudgetRefused("run", "usd", 0, 0, 0, 0, accounts[0], outcome="stop", model=model.catalog_id)
     is_last = type(begins) is AttemptStarted and begins.final
-    final = NOTHING if is_last else last
-    refused = ledger.refusal(accounts, need, final=final, rules=rules, at=at)
+    final = None if is_last else _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
+    need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
+    refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, at=at)
+    while refused is not None and is_last and output > LEAST_TOKENS and work.plan.sampling.max_output_tokens is None:
+        # Nobody asked for an answer that long: a shorter one is better than none.
+        output = max(output // 2, LEAST_TOKENS)
+        need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
+        refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, at=at)
     if refused is not None:
         return replace(refused, final=is_last)
     if account.own is not None:
-        ledger.keep_for_final(account.own, final)
+        ledger.keep_for_final(account.own, final or NOTHING)
     return Held(day, accounts, need.nusd, need.tokens, output=output)
 
 
@@ -146,13 +156,28 @@ def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: C
         return
     if not account.ledger.counts_usd(account.accounts, account.rules):
         return
-    if cost_of(catalog, models[0], Usage(input=1, output=1)) is None:
+    if cost_of(catalog, models[0], _ANY_USE) is None:
         model = models[0].catalog_id
         raise InvalidRequest(
             f"The model {model} has no known price, so it cannot be used under a limit in US dollars.",
             code=UNPRICED,
             model=model,
         )
+
+
+def _priced(choice: int, state: State, work: WorkingSet) -> int:
+    """The first model from this one on that can be asked under a limit in money; this one if there is none."""
+    for number in range(choice, state.limits.fallbacks + 1):
+        try:
+            if _has_price(work, resolve(work, number)):
+                return number
+        except WeftlineError:
+            return number  # asking it fails at once, and says why
+    return choice
+
+
+def _has_price(work: WorkingSet, model: ResolvedModel) -> bool:
+    return work.catalog is not None and cost_of(work.catalog, model, _ANY_USE) is not None
 
 
 def _worst_case(catalog: Catalog | None, model: ResolvedModel, *, tokens: int, output: int) -> Need | None:
