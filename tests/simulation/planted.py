@@ -572,7 +572,7 @@ BUGS = (
     Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=61),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
-    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=150),
+    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=400),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
     Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=370),
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),

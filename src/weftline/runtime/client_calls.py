@@ -27,21 +27,25 @@ from weftline.tools.base import ToolOutput
 
 
 class ClientCalls:
-    """`append` appends facts to a run, carries it on, and returns when they are durable."""
+    """`append` appends facts to a run, carries it on, and returns when they are durable; `settled` returns when what a
+    refusal rests on is.
+    """
 
     def __init__(
         self,
         store: LogStore,
-        *,
         log: Log,
         residents: Residents,
         append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
+        settled: Callable[[LiveRun], Awaitable[None]],
+        *,
         open_tools: Callable[[LiveRun], Awaitable[None]],
     ) -> None:
         self._store = store
         self._log = log
         self._residents = residents
         self._append = append
+        self._settled = settled
         self._open_tools = open_tools
 
     async def answer(
@@ -148,9 +152,6 @@ class ClientCalls:
         if token:
             return self._lost()
         return NotFound("No call of this run waits for a result under this id.", code="unknown_call")
-
-    async def _settled(self, run: LiveRun) -> None:
-        await self._log.durable(run, outside=True)
 
 
 def _digest(token: str) -> str:

@@ -114,8 +114,6 @@ class EmbeddedEngine(StoredRuns):
         self._next_key = 0
         self._moving = asyncio.Event()
 
-    # Life
-
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
@@ -152,9 +150,8 @@ class EmbeddedEngine(StoredRuns):
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
-        self._client_calls = ClientCalls(
-            store, log=self._log, residents=self._residents, append=self._append_all, open_tools=opener.open_tools
-        )
+        append, tools, log = self._append_all, opener.open_tools, self._log
+        self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
         self._next_key = await store.last_key() + 1
         if store.held:
             command = f"weftline resume --all{db_option(self._store.folder)}"
@@ -445,9 +442,10 @@ class EmbeddedEngine(StoredRuns):
         elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
             await self._opener.open_tools(run)
             run = await self._residents.load(key)
-        question, ended = open_await(run.state, await_id), run.state.ended
+        question = open_await(run.state, await_id)
         if question is None:
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            ended = run.state.ended or bool(run.state.control.cancel)
             return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
         draft = closing(run, await_id, question, answer, by=by, args=args)
@@ -552,8 +550,10 @@ class EmbeddedEngine(StoredRuns):
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
-        """Returns when everything that a refusal rests on is durable."""
+        """Returns when everything that a refusal rests on is durable: of a cancelled run, its end."""
         await self._log.durable(run, outside=True)
+        if run.state.control.cancel and not run.state.ended:
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
 
     # Reading
 
