@@ -664,7 +664,7 @@ async def test_a_cancel_that_was_cut_off_reaches_the_children_in_the_next_proces
 ) -> None:
     died = asyncio.Event()
 
-    async def dies_first(lineage: Lineage, children: Sequence[str]) -> None:
+    async def dies_first(lineage: Lineage, children: Sequence[str], *, by: str = "") -> None:
         """As if the process had died between the parent's fact and the children's."""
         died.set()
 

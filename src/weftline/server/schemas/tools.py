@@ -19,7 +19,7 @@ from weftline.tools.stored_code import CodeSpec
 from weftline.wire.damage import error_code
 from weftline.wire.responses import JsonObject, Time, Warnings, iso
 from weftline.wire.tool_refs import Headers, ToolName, Url
-from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
+from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos
 from weftline.workspace.tools import StoredSpec, ToolChanges, fields_of_others, not_of_kind, spec_of
 
 MAX_BODY_BYTES = 256 * 1024
@@ -101,7 +101,7 @@ def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str]]:
     if needed not in given:
         issues.insert(0, Issue(needed, "is required"))
     if issues:
-        raise invalid(issues)
+        raise with_typos(invalid(issues), unknown_fields(fields, _TOOL))
     values = {name: value for name, value in sent.secrets.items() if value is not None}
     if sent.kind == "code":
         return _code_spec(sent), values
