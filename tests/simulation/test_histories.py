@@ -36,6 +36,10 @@ def test_a_clock_set_between_a_request_and_its_entry_is_no_reason_to_miss_the_en
     simulate(41005409)
 
 
+def test_a_cancelled_run_estimates_what_a_provider_used_that_does_not_stop() -> None:
+    simulate(833000112)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

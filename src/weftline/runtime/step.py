@@ -261,7 +261,9 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
     """Closes an attempt that will never be reported, with its cost as far as that is known."""
     if work.answering is not None:
         used = spent(work.answering, estimate=state.attempt.estimate, unanswered=True)
-        head = replace(head, usage=used.usage, estimated=used.estimated)
+        # What was reported so far may not be the last report: whoever does not stop at once goes on counting.
+        estimated = used.estimated or not work.answering.complete
+        head = replace(head, usage=used.usage, estimated=estimated)
         work.answering = None
     head = replace(head, cost_nusd=cost_nusd(work, state.attempt.choice, head.usage))
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))

@@ -13,8 +13,15 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA, AttemptFailed, AttemptStarted, TurnCompleted
-from weftline.runtime.residents import CUT_S
+from weftline.kernel.entries import (
+    TEXT_DELTA,
+    THINKING_DELTA,
+    AttemptFailed,
+    AttemptStarted,
+    CancelRequested,
+    TurnCompleted,
+)
+from weftline.runtime.residents import CANCEL_GRACE_S, CUT_S
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.testing.simulation.conversation import check_conversation, naive_conversation
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -72,11 +79,19 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
     )
     if asked.reported is None or outcome.usage == asked.reported:
         return
-    # A stop does not wait forever for a provider that ignores its cancellation.
-    stubborn = asked.ended == "aborted" and asked.ended_s >= evidence.times[asked.life].until_s + CUT_S
+    # Neither a stop nor a cancel waits forever for a provider that ignores its cancellation.
+    waited_until_s = [evidence.times[asked.life].until_s + CUT_S, *_graces(evidence, log)]
+    stubborn = asked.ended == "aborted" and any(asked.ended_s >= until_s for until_s in waited_until_s)
     lost = evidence.may_have_lost(asked.life, log) or stubborn
     excused = outcome.estimated and (lost or bool(log.order.poison) or log.order.tag == "shaky")
     require("C4", excused, f"run {log.key}: request {asked.number} ({asked.ended}) is booked as {outcome.usage}")
+
+
+def _graces(evidence: Evidence, log: RunLog) -> list[float]:
+    """When a cancelled run no longer waits for its work: by the clock as it was, or as it was set."""
+    asked_s = [entry.at / 1_000_000 - evidence.epoch_s for entry in log.entries if type(entry.head) is CancelRequested]
+    set_by_s = evidence.troubles.clock_was_set_by_s
+    return [at_s - by_s + CANCEL_GRACE_S for at_s in asked_s for by_s in {0.0, set_by_s}]
 
 
 def _what_was_streamed_is_billed(log: RunLog) -> None:
