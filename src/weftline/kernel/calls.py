@@ -341,14 +341,14 @@ def next_waiting(calls: Sequence[Call], index: int) -> int:
     return index
 
 
-def earliest_deadline(questions: Questions) -> int | None:
+def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
     earliest: int | None = None
     for question in questions.open.values():
-        if question.deadline_at is not None and (earliest is None or question.deadline_at < earliest):
-            earliest = question.deadline_at
         lease = question.lease
-        if lease is not None and not lease.lost and (earliest is None or lease.until < earliest):
-            earliest = lease.until
+        ends = None if lease is None or lease.lost else lease.until
+        for at in (question.deadline_at, ends):
+            if at is not None and at > after and (earliest is None or at < earliest):
+                earliest = at
     return earliest
 
 

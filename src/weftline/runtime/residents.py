@@ -254,7 +254,9 @@ class Residents:
         self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
-            deadlines = (earliest_deadline(run.state.questions), policies.deadline_at(run.state))
+            # What is over already is among the reasons to go on; the next one may come before there is a place.
+            next_at = earliest_deadline(run.state.questions, after=run.state.now)
+            deadlines = (next_at, policies.deadline_at(run.state))
             deadline_at = min([one for one in deadlines if one is not None], default=None)
             if deadline_at is not None:
                 run.driving.due_at = deadline_at
@@ -523,9 +525,8 @@ class Residents:
         if now > run.state.now:
             self.take(run, Draft(TimerFired(now)))
         else:
-            self.consider(
-                run
-            )  # it knows the time, and a process that died, or a clock that was set, kept it from acting
+            # It knows the time: a process that died, or a clock that was set, kept it from acting.
+            self.consider(run)
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
         self.driver.record(run, facts)
