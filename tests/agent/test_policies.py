@@ -89,7 +89,6 @@ def offered(model: ScriptedModel) -> list[list[str]]:
 # Policies of agents and runs
 
 
-@pytest.mark.requirement("run.policy.overrides")
 def test_a_run_is_held_to_the_tighter_of_its_own_policy_and_its_agents() -> None:
     agent = Agent(
         "m",
@@ -131,7 +130,6 @@ def test_a_run_is_held_to_the_tighter_of_its_own_policy_and_its_agents() -> None
     assert not limits.policy.allows("look", frozenset({"cheap", "a"}))
 
 
-@pytest.mark.requirement("run.policy.overrides")
 def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
     agent = Agent("m", policy=Policy(max_tool_calls=10, time_budget_s=60))
     plan = plan_of(agent, code="a", model="m", messages=(), policy=Policy(max_tool_calls=0, time_budget_s=0.0))
@@ -139,7 +137,6 @@ def test_what_is_none_or_zero_leaves_the_agents_value() -> None:
     assert plan_of(Agent("m"), code="a", model="m", messages=(), policy=Policy()).limits.policy is None
 
 
-@pytest.mark.requirement("run.policy.overrides")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -218,7 +215,6 @@ async def test_a_run_can_be_restricted_to_one_tool() -> None:
 
 
 @pytest.mark.requirement("run.cap.tool_calls")
-@pytest.mark.requirement("run.end.reason")
 async def test_the_final_turn_has_no_tools_and_the_result_carries_the_reason() -> None:
     agent, model = scripted(calls("look", x=1), both(calls("look", x=2), calls("look", x=3)), tools=[look])
     async with agent.stream("Go.", policy=Policy(max_tool_calls=2)) as run:
@@ -232,7 +228,6 @@ async def test_the_final_turn_has_no_tools_and_the_result_carries_the_reason() -
     assert "limit of tool calls" in str(last.messages[-1])
 
 
-@pytest.mark.requirement("run.end.reason")
 async def test_a_run_that_the_model_ended_carries_no_reason() -> None:
     agent, _ = scripted(calls("look"), tools=[look], policy=Policy(max_tool_calls=5, time_budget_s=60))
     assert (await agent.run("Go.")).reason == ""
@@ -317,7 +312,6 @@ async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_
     assert (result.status, result.text, result.attempts) == ("succeeded", "There.", 2)
 
 
-@pytest.mark.requirement("run.time.tool_timeout")
 @pytest.mark.requirement("run.batch.isolated")
 async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense_is_an_error_of_its_own() -> None:
     @tool(effect="read", concurrent=True)
@@ -358,7 +352,6 @@ async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> No
 # Engines
 
 
-@pytest.mark.requirement("run.policy.decision")
 async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop() -> None:
     threads: list[int] = []
 
@@ -377,7 +370,6 @@ async def test_a_plain_engine_may_block_and_an_asynchronous_one_is_on_the_loop()
     assert threads[0] != threading.get_ident() == threads[1]
 
 
-@pytest.mark.requirement("run.policy.decision")
 @pytest.mark.requirement("run.policy.tightens")
 async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_later_turns() -> None:
     asked: list[PolicyTurn] = []

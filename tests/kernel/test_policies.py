@@ -52,7 +52,6 @@ def test_no_history_goes_further_than_its_policy(history: History) -> None:
 
 
 @pytest.mark.requirement("run.cap.tool_calls")
-@pytest.mark.requirement("run.end.reason")
 def test_a_turn_that_does_not_fit_is_refused_whole_and_the_final_turn_follows_at_once() -> None:
     world = under(max_tool_calls=3).play(call(*looks(1, 2)), call(*looks(3, 4)), text())
     assert world.hows(0) == ["returned", "returned"]
@@ -324,7 +323,6 @@ def judging(world: World) -> ConsultPolicy:
     return found
 
 
-@pytest.mark.requirement("run.policy.decision")
 def test_the_engine_is_asked_once_per_turn_before_any_call_and_again_only_after_a_crash() -> None:
     world = under(engine=True)
     world.reply(call(*looks(1, 2)))
@@ -407,7 +405,6 @@ def test_all_filters_that_are_given_apply_together() -> None:
     assert not PolicyRule(tag_clauses=(TagClause(()),)).allows("look", tags)
 
 
-@pytest.mark.requirement("run.time.tool_timeout")
 def test_the_time_out_of_a_tool_is_its_rule_else_the_longest_prefix_else_the_general_one() -> None:
     rule = PolicyRule(
         tool_timeout_us=30 * SECOND,

@@ -227,7 +227,6 @@ async def test_a_limit_per_day_or_month_begins_anew(period: Any) -> None:
         assert await unlike(store.log, store.records) == []
 
 
-@pytest.mark.requirement("run.tree.concurrent")
 async def test_many_runs_at_once_never_exceed_their_limit_and_use_what_is_settled() -> None:
     store = MoodyStore(MemoryDisk())
     engine, _ = _engine(store)

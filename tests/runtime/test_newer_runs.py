@@ -66,7 +66,6 @@ def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
     run.items[place] = Stored(item.seq, item.at, item.kind, item.head, item.body.replace(old, new))
 
 
-@pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("name", [*NEWS, "a part of a message", "a part of the plan"])
 async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage_otherwise(name: str) -> None:
     disk = MemoryDisk()

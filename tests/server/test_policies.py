@@ -22,7 +22,6 @@ async def test_a_run_that_reaches_its_cap_says_so_on_its_last_event_and_its_snap
     assert (snapshot["status"], snapshot["reason"]) == ("succeeded", "tool_cap")
 
 
-@pytest.mark.requirement("run.policy.overrides")
 @pytest.mark.parametrize(
     "policy",
     [

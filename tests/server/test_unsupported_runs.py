@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import apsw
-import pytest
 
 from commands import weftline_beside
 from weftline.testing import ServerProcess
@@ -36,7 +35,6 @@ async def ask(api: Api, **more: Any) -> tuple[str, str]:
         return run, (await stream.until("local_tool_call"))["toolUseId"]
 
 
-@pytest.mark.requirement("run.log.newer_entry")
 async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:

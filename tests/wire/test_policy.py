@@ -63,7 +63,6 @@ def test_a_policy_is_part_of_the_limits_of_the_plan() -> None:
     assert rule_of({"maxToolCalls": 0}) is None
 
 
-@pytest.mark.requirement("run.policy.overrides")
 @given(policies, policies)
 @example({"perToolTimeoutMs": {"bc": 5}}, {"toolTimeoutMs": 1})
 @example({"perToolTimeoutMs": {"bc": 5}}, {"perToolTimeoutMs": {"b*": 1}})
@@ -86,7 +85,6 @@ def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dic
     assert (False in allowed[:2]) == (allowed[2] is False)
 
 
-@pytest.mark.requirement("run.policy.overrides")
 def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() -> None:
     stored = msgspec.json.encode({"policy": {"maxToolCalls": 5, "timeBudgetMs": 1000}})
     merged = agent_spec_merge(stored, b'{"prompt":"x","policy":{"maxToolCalls":9,"timeBudgetMs":400}}')
