@@ -92,6 +92,8 @@ class Engine(WatchedRuns, EndedRuns):
         self._slug = workspace
         self._drain_s = drain_s
         self._tools = AgentTools()
+        if code_version is not None and not isinstance(code_version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"code_version must be a str, not {type(code_version).__name__}")
         self._code_version = code_version
         self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
         self._tools.on_left = self._left

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
 from weftline.canonical import NotCanonical, digest
+from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
@@ -189,7 +190,9 @@ def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
     """Nobody waits for the answer any more, but what the call set off may still take effect."""
     in_doubt = tool.effect not in _REPEATABLE
     text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
-    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt)
+    # Of a call that is closed as timed out, its kind and its hint follow from that.
+    failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
 
 
 def _closed(

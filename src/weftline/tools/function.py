@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 
 from msgspec import Raw
 
+from weftline import prompts_calls
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.failure import Failure
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
@@ -285,11 +287,20 @@ class FunctionTool(Generic[P, R, D]):
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if isinstance(error, ToolQuestion):
-            return question_of(error)
+            return self._asking(error)
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
         return error_of(error)
+
+    def _asking(self, question: ToolQuestion) -> ToolOutput:
+        """The question, unless nothing that it lets people choose could be a result."""
+        for option in question.options:
+            if fault := self.result_fault([option] if question.multiple else option):
+                text = prompts_calls.options_do_not_fit(self.name, option, fault)
+                _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, fault)
+                return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
+        return question_of(question)
 
 
 class Decorates(Protocol):

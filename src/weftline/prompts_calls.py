@@ -1,0 +1,12 @@
+"""What a model reads about calls for which it is not to blame: fields that it does not fill in, questions that cannot be
+asked, results that are too large for it.
+"""
+
+from __future__ import annotations
+
+
+def options_do_not_fit(tool: str, option: str, fault: str) -> str:
+    return (
+        f"{tool} has run, and has no result: it asked a question to which no answer could be its result "
+        f"(the option {option!r}: {fault}). Go on without it."
+    )
