@@ -10,3 +10,11 @@ def test_the_texts_are_these() -> None:
         "book has run, and has no result: it asked a question to which no answer could be its result "
         "(the option 'later': must be a number). Go on without it."
     )
+    assert prompts.not_injected("orders", "tenant", "") == (
+        "Not executed: orders needs a tenant that is not for you to set, and this run was not given one. "
+        "Go on without it."
+    )
+    assert prompts.not_injected("orders", "tenant", "must be a number") == (
+        "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
+        "(must be a number). Go on without it."
+    )

@@ -22,6 +22,7 @@ PUBLIC = [
     "Engine",
     "Happened",
     "Hint",
+    "Injected",
     "Hook",
     "Limits",
     "McpError",

@@ -26,6 +26,7 @@ __all__ = [
     "Engine",
     "Happened",
     "Hint",
+    "Injected",
     "Hook",
     "Limits",
     "McpError",
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
         WillNotHappen,
     )
     from weftline.tools.bounding import Bounded, Paging
+    from weftline.tools.injected import Injected
     from weftline.tools.builtin.code import code
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
@@ -164,6 +166,7 @@ else:
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
+        "Injected": "weftline.tools.injected",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",

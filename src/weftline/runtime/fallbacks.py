@@ -9,6 +9,7 @@ from weftline import prompts
 from weftline.errors import InvalidRequest
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.awaits import put_to_people
+from weftline.runtime.injecting import takes_injected
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.toolbox import EMPTY
 from weftline.suggestions import did_you_mean
@@ -70,6 +71,8 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
         why = "the run's policy does not allow it"
     elif toolbox.code is not None and toolbox.code.gates:
         why = "the agent's gates have not looked at it"
+    elif takes_injected(tool):
+        why = "it takes values that the call does not have"
     elif put_to_people(tool, args, work) is not None:
         why = "it needs the approval of a person"
     if why:

@@ -17,7 +17,8 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import update_wrapper
+from copy import copy
+from functools import cached_property, update_wrapper
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, cast, overload
 
@@ -43,9 +44,17 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.bounding import Paging
+from weftline.tools.injected import ALWAYS_KNOWN
 from weftline.tools.results import error_of, output_of, question_of
 from weftline.tools.returned import ReturnType
-from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
+from weftline.tools.signature import (
+    Docstring,
+    Parameters,
+    arguments_of,
+    checked_signature,
+    injected_of,
+    resolved_hints,
+)
 from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
@@ -146,6 +155,8 @@ class FunctionTool(Generic[P, R, D]):
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         self._returns: ReturnType | None = None
+        self._values: Mapping[str, object] = {}
+        """What the run of one call fills in."""
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -166,7 +177,7 @@ class FunctionTool(Generic[P, R, D]):
             if hints is None:
                 raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
             self._parameters = Parameters.of(
-                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext
+                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext, injectable=True
             )
         return self._parameters
 
@@ -182,8 +193,25 @@ class FunctionTool(Generic[P, R, D]):
         own = (self._reconcile, self._confirm)
         return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
 
+    @cached_property
+    def injected(self) -> tuple[str, ...]:
+        """The arguments that a run fills in."""
+        return tuple(injected_of(self._signature, self._hints or resolved_hints(self._fn)))
+
+    @cached_property
+    def required_labels(self) -> frozenset[str]:
+        """The labels that a run needs, or no call can be made."""
+        found = injected_of(self._signature, self._hints or resolved_hints(self._fn))
+        return frozenset([name for name, optional in found.items() if not optional]) - ALWAYS_KNOWN
+
+    def injecting(self, values: Mapping[str, object]) -> FunctionTool[P, R, D]:
+        """The same tool for one call, with the values of its run."""
+        bound = copy(self)
+        bound._values = values
+        return bound
+
     async def prepare(self, args: str) -> bytes:
-        return self.parameters.final_args(args)
+        return self.parameters.final_args(args, self._values)
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         try:

@@ -218,6 +218,7 @@ class _Spec(Struct, rename="camel"):
     stop_sequences: tuple[str, ...] | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
 
 _decode_spec = json.Decoder(_Spec).decode
@@ -244,6 +245,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         limits=_limits(sent, tools),
         metadata=sent.metadata or {},
         requested_by=requested_by,
+        labels=sent.labels or {},
     )
 
 
