@@ -26,8 +26,8 @@ __all__ = [
     "Engine",
     "Happened",
     "Hint",
-    "Injected",
     "Hook",
+    "Injected",
     "Limits",
     "McpError",
     "McpToolGate",
@@ -135,13 +135,13 @@ if TYPE_CHECKING:
         WillNotHappen,
     )
     from weftline.tools.bounding import Bounded, Paging
-    from weftline.tools.injected import Injected
     from weftline.tools.builtin.code import code
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
+    from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
 else:

@@ -1,5 +1,5 @@
-"""What a model reads about calls for which it is not to blame: fields that it does not fill in, questions that cannot be
-asked, results that are too large for it.
+"""What a model reads about calls for which it is not to blame: fields that are not its to fill in, questions that
+cannot be asked, results that are too large for it. Pinned.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ async def test_labels_reach_hooks_policy_prompts_tools_and_children_and_no_model
         page = await run.entries(limit=1)
     assert seen == dict.fromkeys(("tool", "child", "prompt", "policy", "hook"), LABELS)
     assert end.labels == LABELS
-    assert metadata[0] == METADATA and cast(Any, page.entries[0].body)["plan"]["metadata"] == METADATA
+    assert metadata[0] == METADATA and page.entries[0].body["plan"]["metadata"] == METADATA
     said = str([*model.requests, *helping.requests])
     assert "acme-secret" not in said and "meta-secret" not in said
 
@@ -260,7 +260,7 @@ async def test_a_tool_gets_all_that_is_known_about_its_call_as_one_value(tmp_pat
         async def close(self) -> None: ...
 
     script = "export default await look({b: 2});"
-    turns = [{"tool_calls": [{"name": "look", "args": {"b": "1"}}, {"name": "code", "args": {"code": script}}]}, "Done."]
+    turns = [calls(("look", {"b": "1"}), ("code", {"code": script})), "Done."]
     agent = Agent(ScriptedModel(turns), name="watcher", tools=[Eyes(), code()])
     async with Engine(tmp_path, agents=[agent]) as engine:
         run = await engine.start(agent, "Go.", labels=LABELS, thread="t")

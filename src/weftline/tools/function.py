@@ -177,7 +177,12 @@ class FunctionTool(Generic[P, R, D]):
             if hints is None:
                 raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
             self._parameters = Parameters.of(
-                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext, injectable=True
+                self.name,
+                signature=self._signature,
+                hints=hints,
+                docs=self._docs.parameters,
+                context_type=ToolContext,
+                injectable=True,
             )
         return self._parameters
 
