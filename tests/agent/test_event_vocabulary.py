@@ -31,7 +31,8 @@ from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import sse_frames
 from weftline.store.base import Stored
-from weftline.wire.events import OBSERVED, PROJECTIONS
+from weftline.wire.events import PROJECTIONS
+from weftline.wire.observed import OBSERVED
 
 SEARCH = ProviderCall("s1", "web_search", "anthropic", result=Raw(b'[{"url": "caf\\u00e9"}]'))
 OBSERVATIONS: dict[str, list[bytes]] = {

@@ -12,7 +12,8 @@ from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.damage import damaged, damaged_event
-from weftline.wire.events import delta_frames, frame, project
+from weftline.wire.events import project
+from weftline.wire.observed import delta_frames, frame
 from weftline.wire.responses import snapshot
 
 logger = logging.getLogger(__name__)
