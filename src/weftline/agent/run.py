@@ -182,24 +182,32 @@ class Run(Generic[OutputT]):
         heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
         return usage_by_model([decode_fact.decode(head) for head in heads])
 
-    async def steer(self, text: str) -> None:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        host = await self._engine.runtime()
-        await host.steer(await self._key(), text)
+    async def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
-    async def follow_up(self, text: str) -> None:
+        Args:
+            by: Who says so, for the log and for the rule of four eyes.
+            labels: Kept with the message in the log.
+        """
+        host = await self._engine.runtime()
+        await host.steer(await self._key(), text, by=by, labels=labels)
+
+    async def follow_up(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Hands a message to the run when it would otherwise end."""
         host = await self._engine.runtime()
-        await host.follow_up(await self._key(), text)
+        await host.follow_up(await self._key(), text, by=by, labels=labels)
 
-    async def pause(self, reason: str = "", *, by: str = "") -> None:
+    async def pause(self, reason: str = "", *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
         host = await self._engine.runtime()
-        await host.pause(await self._key(), reason=reason, requested_by=by)
+        await host.pause(await self._key(), reason=reason, requested_by=by, labels=labels)
 
-    async def resume(self, notes: str = "", *, by: str = "") -> None:
+    async def resume(
+        self, notes: str = "", *, messages: Sequence[str] = (), by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn."""
         host = await self._engine.runtime()
-        await host.resume(await self._key(), notes=notes, requested_by=by)
+        await host.resume(await self._key(), notes=notes, requested_by=by, labels=labels, messages=messages)
 
     async def restore_context(self, *, by: str = "") -> bool:
         """Takes a summary of older messages back: requests have the whole conversation again, from the next one on.

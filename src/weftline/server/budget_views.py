@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, no_such_run
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunCreated, decode_fact
@@ -39,7 +39,7 @@ async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
     parsed = ids.parse(id, prefix="run_")
     row = await logs.run(parsed[0]) if parsed is not None else None
     if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
-        raise NotFound("There is no such run.")
+        raise no_such_run()
     return row
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from weftline.errors import Issue, NotFound, invalid
+from weftline.errors import Issue, NotFound, invalid, no_such_run
 from weftline.kernel.budget import BudgetRule, Level
 from weftline.store.budgets import (
     Booking,
@@ -85,7 +85,7 @@ async def subject(
             return Subject(thread_account(row.key), id)
         case "run" | "child":
             if run is None:
-                raise NotFound("There is no such run.")
+                raise no_such_run()
             return Subject(run_account(run), id)
 
 
