@@ -1,4 +1,4 @@
-"""The tables of docs/events.md: `python -m weftline.agent.event_page docs/events.md` writes them, a test checks that."""
+"""The tables of docs/events.md: `python -m weftline.agent.event_page docs/events.md` writes them; a test checks it."""
 
 from __future__ import annotations
 
