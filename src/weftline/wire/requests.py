@@ -115,7 +115,7 @@ class _AnyToolResult(Struct, rename="camel"):
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
     """The same; to tell in one go that a result has no field besides, which nearly none has."""
 
-    failure: ExactFailure | None = None
+    failure: ExactFailure | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 _TOOL_RESULT = Shape(frozenset(field.encode_name for field in fields_of(ToolResult)), {"failure": FAILURE_SHAPE})
