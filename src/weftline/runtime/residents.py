@@ -13,9 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError
-from weftline.kernel import policies
 from weftline.kernel.accept import accepts
-from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
 from weftline.kernel.policy import CapReached
@@ -249,18 +247,14 @@ class Residents:
         if run.residency is BEHIND:
             return  # it accepts nothing before its turn
         if run.active:
+            if run.residency is SCHEDULED:
+                self.timers.watch_queued(run)
             run.poke()
             return
         self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
-            # What is over already is among the reasons to go on; the next one may come before there is a place.
-            next_at = earliest_deadline(run.state.questions, after=run.state.now)
-            deadlines = (next_at, policies.deadline_at(run.state))
-            deadline_at = min([one for one in deadlines if one is not None], default=None)
-            if deadline_at is not None:
-                run.driving.due_at = deadline_at
-                self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
+            self.timers.watch_queued(run)
             self._submit(run)
             return
         self._park(run, decision.due_at)
@@ -380,7 +374,10 @@ class Residents:
         elif error is not None:
             self._start_over(run, error)
         elif not self.stopping:
-            self.consider(run)  # whatever arrived while the driver was leaving
+            if run.driving.turns_in_circles(run.state.version):
+                self._start_over(run, RuntimeError(f"run {run.id}: its drivers leave with work left to do"))
+            else:
+                self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
             self._submit(run)
 
