@@ -226,14 +226,10 @@ class Cut(Enum):
     DONE = "done"
 
 
-MAX_IDLE_DRIVERS = 20
-"""Drivers of a run that may leave, one after another, without anything being appended."""
-
-
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("_idle", "_left_at", "commands", "cut", "dropped", "due_at", "facts", "opened", "tasks", "wake")
+    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "rested_at", "tasks", "wake")
 
     def __init__(self) -> None:
         self.cut = Cut.NO
@@ -250,15 +246,8 @@ class Driving:
         self.wake: asyncio.Future[None] | None = None
         self.facts: tuple[Fact, ...] = ()
         """What was appended and the code of the run's agent has not seen yet."""
-        self._left_at = -1
-        self._idle = 0
-
-    def turns_in_circles(self, version: int) -> bool:
-        """Notes that a driver has left at this version of the log; returns whether many did so in a row, and appended
-        nothing. The run would otherwise be driven again at once, for ever."""
-        self._idle = self._idle + 1 if version == self._left_at else 0
-        self._left_at = version
-        return self._idle >= MAX_IDLE_DRIVERS
+        self.rested_at = -1
+        """The version at which the latest step saw nothing to do; -1 if it did see something."""
 
     def taken_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()

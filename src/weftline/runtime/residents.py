@@ -254,6 +254,12 @@ class Residents:
         self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
+            if run.driving.rested_at == run.state.version and not self.stopping:
+                # It would be driven again at once, to no avail, for ever.
+                error = RuntimeError("its driver has left with work left to do")
+                logger.error("run %s: driver failed: %s", run.id, error)
+                self._start_over(run, error)
+                return
             self.timers.watch_queued(run)
             self._submit(run)
             return
@@ -374,10 +380,7 @@ class Residents:
         elif error is not None:
             self._start_over(run, error)
         elif not self.stopping:
-            if run.driving.turns_in_circles(run.state.version):
-                self._start_over(run, RuntimeError(f"run {run.id}: its drivers leave with work left to do"))
-            else:
-                self.consider(run)  # whatever arrived while the driver was leaving
+            self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
             self._submit(run)
 
