@@ -15,7 +15,7 @@ from weftline.kernel import accept, batches, leases
 from weftline.kernel.entries import AttemptStarted, CallAsked, CallOpened, Effect, FinalForced, Limits, TimerFired
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import CapReached, PolicyRule, RunUnattended
-from weftline.kernel.state import Decision, StartChild, State
+from weftline.kernel.state import Decision, New, StartChild, State
 from weftline.testing.simulation.leases import check_leases
 from weftline.testing.simulation.policies import Stopwatch, check_policy
 
@@ -129,7 +129,10 @@ def test_what_a_crash_cut_off_does_not_begin_again_past_a_deadline(effect: Effec
 
 
 def test_a_child_made_past_a_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "is_overdue", lambda s: False)
+    def never(s: State) -> bool:
+        return False
+
+    monkeypatch.setattr(accept, "is_overdue", never)
     world = overdue("delegate", limits=Limits(local_timeout_us=SECOND))
     assert world.child_made(StartChild(0, 2))
     with pytest.raises(AssertionError):
@@ -138,7 +141,11 @@ def test_a_child_made_past_a_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_call_that_is_to_be_offered_again_does_not_time_out_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     real = leases.lost
-    monkeypatch.setattr(leases, "lost", lambda s: real(_with_limits(s, leases=LeaseRule("error"))))
+
+    def planted(s: State) -> list[New]:
+        return real(replace(s, limits=replace(s.limits, leases=LeaseRule("error"))))
+
+    monkeypatch.setattr(leases, "lost", planted)
     world = World().play(call("local_read"))
     world.claim(0, "ann", lease_us=SECOND)
     world.wait_until(AT0 + SECOND)
@@ -146,10 +153,6 @@ def test_a_call_that_is_to_be_offered_again_does_not_time_out_with_its_lease(mon
     for law in (laws.nothing_starts_in_a_pause_or_past_a_deadline, check_leases):
         with pytest.raises(AssertionError):
             law(world.entries)
-
-
-def _with_limits(s: State, **limits: Any) -> State:
-    return replace(s, limits=replace(s.limits, **limits))
 
 
 def test_what_clients_have_not_done_is_closed_in_the_append_that_says_that_the_time_is_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -75,7 +76,7 @@ def test_a_run_that_queues_for_a_place_is_told_of_each_of_its_deadlines_in_time(
         await asyncio.sleep(20)
         return "done"
 
-    scripts = {
+    scripts: dict[str, Any] = {
         "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}] * 2}, {"text": "done"}]},
         "think": {"turns": [{"tool_calls": [{"name": "think", "args": {}}]}, {"text": "done"}]},
     }
