@@ -147,6 +147,15 @@ class StoreError(WeftlineError):
     default_code = "store_unusable"
 
 
+def no_such_run() -> NotFound:
+    """For an unknown run and for another's alike."""
+    return NotFound("There is no such run.", reason="unknown_run")
+
+
+def run_has_ended() -> Conflict:
+    return Conflict("The run has ended.", code="run_terminal", reason="completed_run")
+
+
 MAX_ISSUES = 100
 """Issues listed in one error; any more are left out."""
 _ISSUES_IN_MESSAGE = 3

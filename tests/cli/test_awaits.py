@@ -81,3 +81,22 @@ def test_arguments_that_are_not_an_object_are_wrong_usage(env: Env) -> None:
     for text in ("{", "[]"):
         done = weftline("approve", "run_1/await_0_0", "--args", text, env=env)
         assert done.code == 2 and "--args" in done.err
+
+
+def test_a_run_is_paused_resumed_and_spoken_to(env: Env, somewhere: Env) -> None:
+    run = asking(env, "plan")
+    by = "key:" if somewhere["WEFTLINE_API_KEY"] else f"operator:{getpass.getuser()}"
+    early = weftline("runs", "resume", run, env=somewhere)
+    assert early.code == 1 and "The run is not paused." in early.err
+    assert weftline("runs", "pause", run, "--reason", "lunch", env=somewhere).out == "paused\n"
+    for told in (("follow-up", "And then?"), ("steer", "Forget it.")):
+        assert weftline("runs", told[0], run, told[1], env=somewhere).out.startswith("msg_")
+    said = weftline("runs", "resume", run, "--message", "Be quick.", "--label", "ticket=7", "--json", env=somewhere)
+    assert json.loads(said.out)["by"].startswith(by)
+    frames = [json.loads(line) for line in weftline("runs", "follow", run, "--json", env=env).out.splitlines()]
+    (resumed,) = [frame["data"] for frame in frames if frame["type"] == "run_resumed"]
+    assert resumed["labels"] == {"ticket": "7"} and resumed["requestedBy"].startswith(by)
+    texts = [text for frame in frames if frame["type"] == "messages_taken" for text in frame["data"]["texts"]]
+    assert texts == ["Forget it.", "Be quick.", "And then?"]
+    wrong = weftline("runs", "steer", run, "Hi.", "--label", "ticket", env=somewhere)
+    assert wrong.code == 2 and "'ticket' is not NAME=VALUE" in wrong.err

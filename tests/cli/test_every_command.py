@@ -57,7 +57,11 @@ def test_a_shell_gets_a_script_that_completes_commands(shell: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [("weftline ru", {"run", "runs"}), ("weftline runs fo", {"follow"}), ("weftline run --mo", {"--model"})],
+    [
+        ("weftline ru", {"run", "runs"}),
+        ("weftline runs fol", {"follow", "follow-up"}),
+        ("weftline run --mo", {"--model"}),
+    ],
 )
 def test_what_was_begun_is_completed(words: str, offered: set[str]) -> None:
     env = {"_WEFTLINE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}

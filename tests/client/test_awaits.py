@@ -64,9 +64,24 @@ async def test_a_run_is_paused_and_resumed_with_words_for_the_model(client: Asyn
     assert "Not yet." in result.text
 
 
+async def test_a_message_of_a_client_steers_the_run_and_another_follows_up(client: AsyncClient) -> None:
+    async with await client.start("hi", model_id="scripted:plan", tools=TOOLS) as run:
+        await asked(run)
+        later = await run.follow_up("And then?")
+        assert later != await run.steer("Forget the plan.", labels={"ticket": "7"})
+        result = await run.result()
+    taken = [one.texts for one in [frame.event for frame in result.frames] if isinstance(one, MessagesTaken)]
+    assert taken == [("Forget the plan.",), ("And then?",)]
+    with pytest.raises(Conflict):
+        await run.steer("Too late.")
+
+
 def test_without_async_it_is_the_same(sync_client: Client) -> None:
     with sync_client.start("hi", model_id="scripted:plan", tools=TOOLS) as run:
         event = next(one for one in run.events() if isinstance(one, AwaitOpened))
         assert [one.id for one in sync_client.awaits(run_id=run.id).items] == [one.id for one in run.awaits()]
+        run.pause("lunch")
+        run.resume("back")
+        assert run.follow_up("And then?")
         assert run.approve(event.id).outcome == "approved"
         assert "approved" in run.result().text

@@ -299,3 +299,17 @@ async def test_a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(api: 
         odd: list[Json] = [{"reason": 7, "notes": 7}, {"labels": {"a": 1}}, {"labels": "a"}]
         for body in odd:
             check_error(await api.post(f"agent-runs/{run}/{verb}", body), 400, "invalid_request")
+
+
+async def test_a_run_says_how_long_people_have_and_that_somebody_else_has_to_approve(api: Api) -> None:
+    frames = await api.play("pay", tools=TOOLS, awaits={"timeoutMs": 1})
+    (closed,) = of_type(frames, "await_closed")
+    assert (closed["outcome"], frames[-1].type) == ("expired", "result")
+    frames = await api.play("pay", tools=TOOLS, awaits={"timeoutMs": 1, "onExpired": "end"})
+    assert (frames[-1].type, frames[-1]["code"]) == ("error", "await_expired")
+    run = await api.start("pay", tools=TOOLS, awaits={"fourEyes": True})
+    async with api.stream(run) as stream:
+        asked = await stream.until("await_opened")
+        check_error(await answer(api, run, asked["awaitId"], YES), 403, "four_eyes")
+        assert len(await inbox(api)) == 1
+        await api.cancel(run)

@@ -17,6 +17,7 @@ from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import InvalidRequest
+from weftline.kernel.deploys import stricter
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
@@ -171,6 +172,11 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         on_local_timeout=sent.limits.on_local_timeout,
         leases=sent.limits.leases,
         in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
+        await_timeout_us=_least(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
+        on_await_expired="end" if "end" in (sent.limits.on_await_expired, plan.limits.on_await_expired) else "deny",
+        grant_ttl_us=_ttl(sent.limits.grant_ttl_us, plan.limits.grant_ttl_us),
+        four_eyes=sent.limits.four_eyes or plan.limits.four_eyes,
+        on_deploy=stricter(sent.limits.on_deploy, plan.limits.on_deploy),
     )
     return replace(
         plan,
@@ -180,6 +186,16 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         output_schema=plan.output_schema or sent.output_schema,
         limits=limits,
     )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    given = [us for us in (one, other) if us is not None]
+    return min(given) if given else None
+
+
+def _ttl(sent_us: int, own_us: int) -> int:
+    """A request that says nothing has the default, which does not shorten what the agent gives."""
+    return own_us if sent_us == _ASKED_FOR_NOTHING.grant_ttl_us else min(sent_us, own_us)
 
 
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

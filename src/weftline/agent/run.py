@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
+from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
+from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
+from weftline.details import AnyDetail
+from weftline.details.usage import KINDS as KINDS_OF_USAGE
+from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
-from weftline.events import AnyEvent, CallFinished, TextDelta, TurnFinished, TurnRestarted
+from weftline.events import AnyEvent, CallFinished, Event, TextDelta, TurnFinished, TurnRestarted
 from weftline.failure import Failure
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
@@ -72,13 +76,38 @@ class Run(Generic[OutputT]):
     def __aiter__(self) -> AsyncIterator[AnyEvent]:
         return self.events()
 
-    async def events(self, *, after: int | Cursor = 0, children: bool = False) -> AsyncIterator[AnyEvent]:
+    @overload
+    def events(
+        self, *, after: int | Cursor = 0, children: bool = False, profile: None = None
+    ) -> AsyncIterator[AnyEvent]: ...
+    @overload
+    def events(self, *, after: int = 0, profile: Profile) -> AsyncIterator[AnyEvent | AnyDetail]: ...
+    def events(
+        self, *, after: int | Cursor = 0, children: bool = False, profile: Profile | None = None
+    ) -> AsyncIterator[Any]:
         """The events of the run after the given `seq`, from the log and then live.
 
         With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
         child that had not ended by then is followed from its beginning. To go on where you left, note the `seq` of the
         last event of each run, and give all of them as `after={run_id: seq, …}`.
+
+        A `profile` says which events: `all` has those of `weftline.details` too, `metrics` what was used and the
+        phases, and a list of classes just those. The end of the run is always among them. Raises `InvalidRequest` for
+        another name. Not with `children`.
         """
+        if profile is None:
+            return self._plain(after=after, children=children)
+        if children or not isinstance(after, int):
+            raise InvalidRequest("profile= is for one run: follow its children by their own ids.")
+        return self._profiled(classes_of(profile), after=after)
+
+    async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncIterator[AnyEvent | AnyDetail]:
+        teller = await teller_of(await self._engine.runtime(), await self._key(), self.id)
+        async for batch in self._batches(after=after):
+            for event in profiled_events(batch, teller, classes):
+                yield event
+
+    async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncIterator[AnyEvent]:
         if children:
             async for event in with_children(self.id, self._of_run, after=after):
                 yield event
@@ -147,24 +176,38 @@ class Run(Generic[OutputT]):
         assert row is not None
         return cast("Status", row.status)
 
-    async def steer(self, text: str) -> None:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+    async def usage(self) -> dict[str, Usage]:
+        """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
         host = await self._engine.runtime()
-        await host.steer(await self._key(), text)
+        heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
+        return usage_by_model([decode_fact.decode(head) for head in heads])
 
-    async def follow_up(self, text: str) -> None:
+    async def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
+
+        Args:
+            by: Who says so, for the log and for the rule of four eyes.
+            labels: Kept with the message in the log.
+        """
+        host = await self._engine.runtime()
+        await host.steer(await self._key(), text, by=by, labels=labels)
+
+    async def follow_up(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Hands a message to the run when it would otherwise end."""
         host = await self._engine.runtime()
-        await host.follow_up(await self._key(), text)
+        await host.follow_up(await self._key(), text, by=by, labels=labels)
 
-    async def pause(self, reason: str = "", *, by: str = "") -> None:
+    async def pause(self, reason: str = "", *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Finishes what is under way and starts nothing new until `resume`."""
         host = await self._engine.runtime()
-        await host.pause(await self._key(), reason=reason, requested_by=by)
+        await host.pause(await self._key(), reason=reason, requested_by=by, labels=labels)
 
-    async def resume(self, notes: str = "", *, by: str = "") -> None:
+    async def resume(
+        self, notes: str = "", *, messages: Sequence[str] = (), by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Lets a paused run go on. The model reads `messages` before its next turn."""
         host = await self._engine.runtime()
-        await host.resume(await self._key(), notes=notes, requested_by=by)
+        await host.resume(await self._key(), notes=notes, requested_by=by, labels=labels, messages=messages)
 
     async def restore_context(self, *, by: str = "") -> bool:
         """Takes a summary of older messages back: requests have the whole conversation again, from the next one on.

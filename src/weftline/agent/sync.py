@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
@@ -78,11 +78,19 @@ class SyncRun(Generic[OutputT]):
     def status(self) -> Status:
         return self._loop.run(self._run.status())
 
-    def steer(self, text: str) -> None:
-        self._loop.run(self._run.steer(text))
+    def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
+        self._loop.run(self._run.steer(text, by=by, labels=labels))
 
-    def follow_up(self, text: str) -> None:
-        self._loop.run(self._run.follow_up(text))
+    def follow_up(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
+        self._loop.run(self._run.follow_up(text, by=by, labels=labels))
+
+    def pause(self, reason: str = "", *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
+        self._loop.run(self._run.pause(reason, by=by, labels=labels))
+
+    def resume(
+        self, notes: str = "", *, messages: Sequence[str] = (), by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        self._loop.run(self._run.resume(notes, messages=messages, by=by, labels=labels))
 
     def cancel(self) -> None:
         self._loop.run(self._run.cancel())

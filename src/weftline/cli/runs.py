@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.telling import COMMANDS as TELLING
 from weftline.cli.where import URL, WORKSPACE, chosen_url
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
     if receipt["status"] != "cancelled":
         click.echo("The run had already ended: nothing was cancelled.", err=True)
+
+
+for _one in TELLING:
+    command.add_command(_one)
 
 
 async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, Any]:

@@ -135,6 +135,28 @@ class RunPeople:
         said = {"notes": notes, "messages": list(messages), "labels": dict(labels or {})}
         await _post(self._http, f"{_path(self.id)}/resume", said)
 
+    async def steer(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
+
+        Returns the id of the message. The `labels` are kept with it in the log.
+        """
+        return await say(self._http, self.id, text, mode="steer", labels=labels)
+
+    async def follow_up(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
+        """Hands a message to the run when it would otherwise end; returns its id."""
+        return await say(self._http, self.id, text, mode="follow_up", labels=labels)
+
+
+class _Queued(Struct):
+    id: str
+
+
+async def say(http: Http, run_id: str, text: str, *, mode: str, labels: Mapping[str, str] | None) -> str:
+    said = {"text": text, "mode": mode, "labels": dict(labels or {})}
+    # So that the model does not read a message twice whose response got lost.
+    key = secrets.token_urlsafe(18)
+    return decoded(await _post(http, f"{_path(run_id)}/messages", said, idempotency_key=key), _Queued).id
+
 
 async def answer(http: Http, run_id: str, await_id: str, said: Mapping[str, Any]) -> Answered:
     path = f"{_path(run_id)}/awaits/{quote(await_id, safe='')}"

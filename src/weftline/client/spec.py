@@ -18,7 +18,7 @@ Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh
 
 class MessageOptions(TypedDict, total=False):
     """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`,
-    `tool_budgets`, `budgets`, `policy` and `budget` are sent as they are given, `False` and `{}` included."""
+    `tool_budgets`, `budgets`, `policy`, `budget` and `awaits` are sent as they are given, `False` and `{}` included."""
 
     messages: Sequence[Mapping[str, Any]] | None
     attachments: Sequence[AttachmentLike] | None
@@ -31,6 +31,8 @@ class MessageOptions(TypedDict, total=False):
     budgets: Mapping[str, Any] | None
     policy: Mapping[str, Any] | None
     budget: Mapping[str, Any] | None
+    awaits: Mapping[str, Any] | None
+    on_deploy: Literal["adopt", "ask", "pin"] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -57,6 +59,8 @@ class SessionOptions(TypedDict, total=False):
     budgets: Mapping[str, Any] | None
     policy: Mapping[str, Any] | None
     budget: Mapping[str, Any] | None
+    awaits: Mapping[str, Any] | None
+    on_deploy: Literal["adopt", "ask", "pin"] | None
     temperature: float | None
     top_p: float | None
     stop_sequences: Sequence[str] | None
@@ -86,6 +90,8 @@ _WIRE = {
     "budgets": "budgets",
     "policy": "policy",
     "budget": "budget",
+    "awaits": "awaits",
+    "on_deploy": "onDeploy",
     "temperature": "temperature",
     "top_p": "topP",
     "stop_sequences": "stopSequences",

@@ -374,6 +374,14 @@ class Run:
         """Lets a paused run go on. The model reads `messages` before its next turn."""
         self._client.wait(self._run.resume(notes, messages=messages, labels=labels))
 
+    def steer(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
+        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        return self._client.wait(self._run.steer(text, labels=labels))
+
+    def follow_up(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
+        """Hands a message to the run when it would otherwise end; returns its id."""
+        return self._client.wait(self._run.follow_up(text, labels=labels))
+
     def detach(self) -> None:
         """Stops following. The run goes on; its calls are no longer answered here."""
         self._client.wait(self._run.detach())

@@ -199,6 +199,10 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
     message_id: str = ""
     by: str = ""
     """Who sent it, if the door knows."""
+    labels: dict[str, str] = {}
+    """The sender's own."""
+    request: str = ""
+    """Digest of the sender and of the name that the request had, if it had one: the same one is taken once."""
 
 
 class TakenBody(Struct):

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid, run_has_ended
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
@@ -232,5 +232,5 @@ async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *
             case "approved" | "denied" | "answered":
                 raise Conflict(f"This was {head.outcome} by {head.by}.", code="await_closed")
     if ended:
-        raise Conflict("The run has ended.", code="run_terminal")
+        raise run_has_ended()
     raise NotFound("The run has no such await.", code="unknown_await")

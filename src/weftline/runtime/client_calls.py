@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from secrets import token_hex
 
-from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound, run_has_ended
 from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import encode
 from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
@@ -148,7 +148,7 @@ class ClientCalls:
 
     def _gone(self, run: LiveRun, token: str) -> Conflict | NotFound:
         if run.state.ended or run.state.control.cancel:
-            return Conflict("The run has ended.", code="run_terminal")
+            return run_has_ended()
         if token:
             return self._lost()
         return NotFound("No call of this run waits for a result under this id.", code="unknown_call")

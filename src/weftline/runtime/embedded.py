@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,23 +20,20 @@ from typing import Self
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from weftline.errors import Conflict, Forbidden, NotFound, Unavailable
+from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
 from weftline.kernel import bodies
-from weftline.kernel.accept import MAX_QUEUED, accepts, open_await
+from weftline.kernel.accept import accepts, open_await
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     RULES,
     AwaitOutcome,
     CancelRequested,
     Fact,
-    MessageQueued,
     Parent,
     RunCreated,
-    RunPaused,
-    RunResumed,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.messages import Blob, Text
+from weftline.messages import Blob
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -60,6 +56,7 @@ from weftline.runtime.engine import Leased, Observer, Resumed
 from weftline.runtime.fallbacks import check_fallbacks
 from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
+from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.log import Log
@@ -69,7 +66,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
-from weftline.runtime.requests import check_request, control_body, message_id_of
+from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
@@ -152,6 +149,7 @@ class EmbeddedEngine(StoredRuns):
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
+        self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         self._next_key = await store.last_key() + 1
         if store.held:
             command = f"weftline resume --all{db_option(self._store.folder)}"
@@ -473,17 +471,7 @@ class EmbeddedEngine(StoredRuns):
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
         """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing."""
-        run = await self._load_unfinished(key)
-        head = RunPaused(reason, requested_by)
-        if run.state.control.paused:
-            await self._settled(run)
-        elif not accepts(run.state, head):
-            raise Forbidden("This run does not take interruptions.", code="interrupts_not_allowed")
-        else:
-            await self._append(run, head, control_body(labels))
-        for child in run.state.open_children:
-            with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
-                await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by)
+        await self._interrupts.pause(key, reason=reason, requested_by=requested_by, labels=labels)
 
     async def resume(
         self,
@@ -495,37 +483,37 @@ class EmbeddedEngine(StoredRuns):
         messages: Sequence[str] = (),
     ) -> None:
         """Lets a paused run go on. The model reads `messages` before its next turn."""
-        run = await self._load_unfinished(key)
-        head = RunResumed(notes, requested_by)
-        if not accepts(run.state, head):
-            await self._settled(run)
-            raise Conflict("The run is not paused.", code="not_paused")
-        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
-            raise Conflict("The run takes no more messages.")
-        queued = [
-            Draft(MessageQueued(message_id_of(run, place), "steer"), bodies.encode(bodies.QueuedBody((Text(text),))))
-            for place, text in enumerate(messages)
-        ]
-        await self._append_all(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
-        for child in run.state.open_children:
-            with suppress(Conflict, NotFound):
-                await self.resume(ids.key_of(child), requested_by=requested_by)
+        say = self._interrupts
+        await say.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
-    async def steer(self, key: int, text: str, *, message_id: str = "", by: str = "") -> str:
+    async def steer(
+        self,
+        key: int,
+        text: str,
+        *,
+        message_id: str = "",
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        run = await self._load_unfinished(key)
-        return await self._queue(run, MessageQueued(message_id_of(run), "steer"), text, message_id, by)
+        say = self._interrupts.say
+        return await say(
+            key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
+        )
 
-    async def follow_up(self, key: int, text: str) -> str:
+    async def follow_up(
+        self,
+        key: int,
+        text: str,
+        *,
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
         """Hands a message to the run when it would otherwise end."""
-        run = await self._load_unfinished(key)
-        return await self._queue(run, MessageQueued(message_id_of(run), "follow_up"), text)
-
-    async def _queue(self, run: LiveRun, head: MessageQueued, text: str, message_id: str = "", by: str = "") -> str:
-        if not accepts(run.state, head):
-            raise Conflict("The run takes no more messages.")
-        await self._append(run, head, bodies.encode(bodies.QueuedBody((Text(text),), message_id, by)))
-        return head.id
+        say = self._interrupts.say
+        return await say(key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key)
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
@@ -537,7 +525,7 @@ class EmbeddedEngine(StoredRuns):
         run = await self._residents.load(key)
         if run.state.ended or run.state.control.cancel:
             await self._settled(run)
-            raise Conflict("The run has ended.", code="run_terminal")
+            raise run_has_ended()
         return run
 
     async def _append(self, run: LiveRun, head: Fact, body: bytes = b"") -> None:
@@ -568,7 +556,7 @@ class EmbeddedEngine(StoredRuns):
                 owner = (ids.run_id(key, row.salt), row.workspace)
             if owner == (run_id, workspace):
                 return key
-        raise NotFound("There is no such run.")
+        raise no_such_run()
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

@@ -297,16 +297,35 @@ class Engine(Protocol):
         """
         ...
 
-    async def steer(self, key: int, text: str, *, message_id: str = "", by: str = "") -> str:
+    async def steer(
+        self,
+        key: int,
+        text: str,
+        *,
+        message_id: str = "",
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
-        `message_id`, the sender's name for it, is kept beside it, and so is `by`, the name that the door gave the
-        sender: who tells a run what to do counts for the rule of four eyes.
+        `message_id`, the sender's name for it, is kept beside it, and so are `labels` and `by`, the name that the door
+        gave the sender: who tells a run what to do counts for the rule of four eyes. Returns the id of the message;
+        with an `idempotency_key` the same message is taken once, and another one raises `Conflict`
+        (`idempotency_conflict`).
         """
         ...
 
-    async def follow_up(self, key: int, text: str) -> str:
-        """Hands a message to the run when it would otherwise end."""
+    async def follow_up(
+        self,
+        key: int,
+        text: str,
+        *,
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
+        """Hands a message to the run when it would otherwise end; otherwise as `steer`."""
         ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:

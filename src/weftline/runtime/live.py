@@ -162,9 +162,9 @@ class RunLog:
         state = self.state
         if state.status != "running":
             return state.status
-        if not state.totals.attempts:
-            return "queued"
-        return "paused" if state.questions.open and state.waits_for_people else "running"
+        if state.questions.open and state.waits_for_people:
+            return "paused"
+        return "running" if state.totals.attempts else "queued"
 
 
 class Host(Protocol):

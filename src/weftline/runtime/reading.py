@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.errors import NotFound
+from weftline.errors import no_such_run
 from weftline.runtime import ids
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.opening import Names
@@ -22,7 +22,7 @@ class StoredRuns:
         parsed = ids.parse(run_id, prefix="run_")
         row = await self._log_store.run(parsed[0]) if parsed is not None else None
         if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
-            raise NotFound("There is no such run.")
+            raise no_such_run()
         return row
 
     async def receipt(self, key: int) -> CancelReceipt:

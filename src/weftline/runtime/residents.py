@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from weftline.errors import NotFound, RateLimited, StoreError
+from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
@@ -156,7 +156,7 @@ class Residents:
             self._leaving.pop(key, None)
         run = await self.recovery.load(key)
         if run is None:
-            raise NotFound("There is no such run.")
+            raise no_such_run()
         if run.state.ended:
             self._store.release(key, run.log.epoch)
             run.move(GONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.errors import NotFound
+from weftline.errors import NotFound, no_such_run
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -17,7 +17,7 @@ async def find_run(app: App, request: Request, principal: Principal) -> RunRow:
     """The run that the path names. Raises `NotFound`, whether it does not exist or belongs to another."""
     row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
     if not owns(principal, row.agent):
-        raise NotFound("There is no such run.")
+        raise no_such_run()
     return row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, no_such_run
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunCreated, decode_fact
@@ -39,14 +39,20 @@ async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
     parsed = ids.parse(id, prefix="run_")
     row = await logs.run(parsed[0]) if parsed is not None else None
     if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
-        raise NotFound("There is no such run.")
+        raise no_such_run()
     return row
 
 
 async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budget]:
     found: list[Budget] = []
     for account, budget in await budgets.of_workspace(at, caller):
-        id = budget.id if level_of(account) != "thread" else await logs.session_id(int(account.partition(":")[2]))
+        level, key = level_of(account), account.rpartition(":")[2]
+        id = budget.id if level != "thread" else await logs.session_id(int(key))
+        if level == "run":
+            row = await logs.logs.run(int(key))
+            if row is None or row.ended_at is not None:
+                continue
+            id = ids.run_id(row.key, row.salt)
         found.append(Budget(budget.level, id, budget.limits))
     return found
 

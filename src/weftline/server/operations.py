@@ -28,7 +28,17 @@ from weftline.server.await_operations import AskingLogs, answer_await, list_awai
 from weftline.server.budget_operations import list_budgets, set_budget
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
-from weftline.server.run_operations import EndedLogs, fork, import_file, list_calls, list_doubts
+from weftline.server.run_operations import (
+    EndedLogs,
+    ToldRuns,
+    fork,
+    import_file,
+    list_calls,
+    list_doubts,
+    message,
+    pause,
+    resume,
+)
 from weftline.server.schedule_operations import (
     SchedulingLogs,
     create_schedule,
@@ -82,7 +92,7 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, EndedLogs, SchedulingLogs, Protocol):
+class Logs(AskingLogs, EndedLogs, SchedulingLogs, ToldRuns, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
@@ -111,15 +121,28 @@ class StoredLogs:
         return await self._store.trim(before=before, after=after, workspace=workspace)
 
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
-        command = f"weftline serve{db_option(self._folder)}"
-        raise Conflict(f"No server has this store open: start `{command}`, then cancel the run.")
+        raise self._nobody("cancel the run")
+
+    async def pause(self, key: int, **said: Any) -> None:
+        raise self._nobody("pause the run")
+
+    async def resume(self, key: int, **said: Any) -> None:
+        raise self._nobody("resume the run")
+
+    async def steer(self, key: int, text: str, **said: Any) -> str:
+        raise self._nobody("send the message")
+
+    async def follow_up(self, key: int, text: str, **said: Any) -> str:
+        raise self._nobody("send the message")
+
+    def _nobody(self, what: str) -> Conflict:
+        return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
         return await self._store.awaits(wanted)
 
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
-        command = f"weftline serve{db_option(self._folder)}"
-        raise Conflict(f"No server has this store open: start `{command}`, then answer.")
+        raise self._nobody("answer")
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return None
@@ -132,8 +155,7 @@ class StoredLogs:
         return self._store
 
     async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
-        command = f"weftline serve{db_option(self._folder)}"
-        raise Conflict(f"No server has this store open: start `{command}`, then start the run.")
+        raise self._nobody("start the run")
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         return await calls_of(self._store, row, store_id=self._store.id)
@@ -186,6 +208,9 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "retention.trim": _trim,
         "runs.unsupported": _unsupported_runs,
         "runs.cancel": _cancel_run,
+        "runs.pause": pause,
+        "runs.resume": resume,
+        "runs.message": message,
         "schedules.create": create_schedule,
         "schedules.list": list_schedules,
         "schedules.delete": delete_schedule,

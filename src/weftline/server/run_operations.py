@@ -1,20 +1,31 @@
-"""Administration of runs by command: what takes whole logs."""
+"""Administration of runs by command: what takes whole logs, and what people say to runs."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from weftline.agent.imported import import_export
+from weftline.errors import NotFound
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
 from weftline.replay.refusing import find_run
+from weftline.runtime import ids
 from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.server.forking import Forking, fork_run, parse_fork
+from weftline.server.schemas.awaits import (
+    Acknowledged,
+    MessageToRunModel,
+    PauseModel,
+    QueuedMessage,
+    ResumeModel,
+    parsed_as,
+)
 from weftline.server.views import call_views
 from weftline.store.base import RunRow, Store
 from weftline.wire.calls import Call
@@ -52,8 +63,64 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
     return CallList(call_views(page.calls), page.before)
 
 
+class ToldRuns(Protocol):
+    """Where people say something to runs: a running engine, or a store that nobody runs."""
+
+    async def row(self, key: int) -> RunRow | None: ...
+
+    async def pause(
+        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None: ...
+
+    async def resume(
+        self,
+        key: int,
+        *,
+        notes: str = "",
+        requested_by: str = "",
+        labels: Mapping[str, str] | None = None,
+        messages: Sequence[str] = (),
+    ) -> None: ...
+
+    async def steer(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
+    async def follow_up(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
+
+
+async def pause(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(PauseModel, said)
+    by = _operator()
+    await logs.pause((await _row(logs, run)).key, reason=sent.reason, requested_by=by, labels=sent.labels)
+    return Acknowledged(by=by)
+
+
+async def resume(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(ResumeModel, said)
+    key, by = (await _row(logs, run)).key, _operator()
+    await logs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
+    return Acknowledged(by=by)
+
+
+async def message(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> QueuedMessage:
+    sent, _ = parsed_as(MessageToRunModel, said)
+    key, by = (await _row(logs, run)).key, _operator()
+    say = logs.steer if sent.mode == "steer" else logs.follow_up
+    return QueuedMessage(id=await say(key, sent.text, by=by, labels=sent.labels), by=by)
+
+
+async def _row(logs: ToldRuns, run: str) -> RunRow:
+    parsed = ids.parse(run, prefix="run_")
+    row = await logs.row(parsed[0]) if parsed is not None else None
+    if row is None or parsed is None or row.salt != parsed[1]:
+        raise NotFound(f"There is no run {run!r}.", reason="unknown_run")
+    return row
+
+
+def _operator() -> str:
+    """Whoever can open the control socket is the server's own user, and speaks under that name."""
+    return f"operator:{getpass.getuser()}"
+
+
 async def fork(at: Workspaces, logs: EndedLogs, store: Store, *, run: str, changes: dict[str, Any]) -> str:
-    """Whoever can open the control socket is the server's own user, and asks under that name."""
     row = await find_run(store.log, run)
     asked, _ = parse_fork(changes)
-    return await fork_run(logs, at, row, asked, requested_by=f"operator:{getpass.getuser()}")
+    return await fork_run(logs, at, row, asked, requested_by=_operator())

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec import Raw, Struct, json
 
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, StoredRef, ToolRef
-from weftline.wire.budget import budget_within
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
-from weftline.wire.policy import policy_within
+from weftline.wire.tightening import WITHIN, tightened
 
 DEFAULTS = (
     "name",
@@ -37,8 +36,8 @@ _decode_named = json.Decoder(_Named).decode
 def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
-    The agent's prompt is used whatever the request says, and its policy and its budget can only be made tighter; its
-    tools come first and give way to the request's if they share a name. Metadata is the request's alone. `id` is the
+    The agent's prompt is used whatever the request says, and what is in `WITHIN` can only be made tighter; its tools
+    come first and give way to the request's if they share a name. Metadata is the request's alone. `id` is the
     agent's, for a request that names it by its slug, and `name` its own, for a run without a name.
     """
     agent = decode_fields(agent_spec)
@@ -53,12 +52,9 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, n
     for key in DEFAULTS:
         if merged.get(key, NULL) == NULL and agent.get(key, NULL) != NULL:
             merged[key] = agent[key]
-    own, agents = merged.get("policy", NULL), agent.get("policy", NULL)
-    if agents != NULL:
-        merged["policy"] = agents if own == NULL else policy_within(own, agents)
-    own, agents = merged.get("budget", NULL), agent.get("budget", NULL)
-    if agents != NULL:
-        merged["budget"] = agents if own == NULL else budget_within(own, agents)
+    for key in WITHIN:
+        if (above := agent.get(key, NULL)) != NULL:
+            merged[key] = tightened(key, merged.get(key, NULL), above)
     tools = merged_tools(_items(agent), _items(merged))
     if tools:
         merged["tools"] = Raw(encode(tools))

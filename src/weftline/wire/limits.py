@@ -122,6 +122,8 @@ MAX_POLICY_ENTRIES = 64
 """Of each list in a policy."""
 MAX_POLICY_NAME_CHARS = 120
 MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
+MAX_AWAIT_MS = 366 * 24 * 3600 * 1000
+"""People go on holiday."""
 
 MAX_TOOL_USE_ID_CHARS = 256
 MAX_RESULT_BYTES = 2 * MB

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
+from weftline.kernel.deploys import OnDeploy
 from weftline.kernel.entries import Limits
 from weftline.kernel.lease import LeaseRule, OnLost
 from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
@@ -22,6 +23,7 @@ from weftline.plan import (
     ToolRef,
 )
 from weftline.wire.attachments import StoredAttachment
+from weftline.wire.awaiting import WireAwaits, with_awaits
 from weftline.wire.budget import WireBudget
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
@@ -213,6 +215,8 @@ class _Spec(Struct, rename="camel"):
     budgets: _Budgets | None = None
     policy: WirePolicy | None = None
     budget: WireBudget | None = None
+    awaits: WireAwaits | None = None
+    on_deploy: OnDeploy | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop_sequences: tuple[str, ...] | None = None
@@ -241,7 +245,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         sampling=Sampling(sent.temperature, sent.top_p, sent.stop_sequences or (), sent.max_output_tokens),
         tools=tools,
         output_schema=None if schema is None else OutputSchema(schema.name or DEFAULT_SCHEMA_NAME, schema.schema),
-        limits=_limits(sent, tools),
+        limits=with_awaits(_limits(sent, tools), sent.awaits, sent.on_deploy),
         metadata=sent.metadata or {},
         requested_by=requested_by,
     )

@@ -21,7 +21,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from weftline.kernel.deploys import OnDeploy
 from weftline.wire.attachments import Attachments
+from weftline.wire.awaiting import AwaitsModel
 from weftline.wire.budget import BudgetModel
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
@@ -219,6 +221,8 @@ class _Settings(Part):
     budgets: BudgetsModel | None = None
     policy: PolicyModel | None = None
     budget: BudgetModel | None = None
+    awaits: AwaitsModel | None = None
+    onDeploy: OnDeploy | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     topP: Annotated[float, Field(ge=0, le=1)] | None = None
     stopSequences: Annotated[list[_StopSequence], Field(max_length=MAX_STOP_SEQUENCES)] | None = None

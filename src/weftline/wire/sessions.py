@@ -6,11 +6,10 @@ from msgspec import Raw, json
 
 from weftline.errors import InvalidRequest
 from weftline.wire.bodies import MessageBody
-from weftline.wire.budget import budget_within
 from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
-from weftline.wire.policy import policy_within
+from weftline.wire.tightening import WITHIN, tightened
 
 INPUT = frozenset({"prompt", "messages", "attachments"})
 SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
@@ -37,14 +36,9 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
         elif key == "metadata":
             if message.metadata:
                 merged[key] = _merged_metadata(merged.get(key, NULL), message.metadata)
-        elif key == "policy":
+        elif key in WITHIN:
             if value != NULL:
-                above = merged.get(key, NULL)
-                merged[key] = value if above == NULL else policy_within(value, above)
-        elif key == "budget":
-            if value != NULL:
-                above = merged.get(key, NULL)
-                merged[key] = value if above == NULL else budget_within(value, above)
+                merged[key] = tightened(key, value, merged.get(key, NULL))
         elif value != NULL or (key not in OVERRIDES and key not in INPUT):
             merged[key] = value
     return encode(merged)

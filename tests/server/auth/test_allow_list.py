@@ -96,6 +96,7 @@ BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/tool-leases/release": {"toolUseId": "call_0_0", "token": "none"},
     "POST …/agent-runs/{runId}/awaits/{awaitId}": {"outcome": "approved"},
     "POST …/agent-runs/{runId}/fork": {"turn": 0},
+    "POST …/agent-runs/{runId}/messages": {"text": "hi"},
     "POST …/agent-sessions/{sessionId}/messages": {"prompt": "hi"},
     "PATCH …/schedules/{scheduleId}": {"enabled": False},
     "POST /api/a2a/{slug}/agents/{agentSlug}": {

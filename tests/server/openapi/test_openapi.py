@@ -33,7 +33,7 @@ from weftline.server.openapi import document, json_type
 from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
 from weftline.server.schemas.agents import AgentModel
-from weftline.server.schemas.awaits import AnswerModel, PauseModel, ResumeModel
+from weftline.server.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.server.schemas.budgets import BudgetModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
@@ -75,6 +75,7 @@ OTHERWISE = (
     (f"{_OF_RUN}/awaits/{{awaitId}}", 409),
     (f"{_OF_RUN}/pause", 409),
     (f"{_OF_RUN}/resume", 409),
+    (f"{_OF_RUN}/messages", 409),
 )
 """This server has no public address, and the run has ended."""
 BODIES: dict[Any, Json] = {
@@ -86,6 +87,7 @@ BODIES: dict[Any, Json] = {
     LeaseModel: {"toolUseId": "none", "token": "none"},
     AnswerModel: {"outcome": "approved"},
     ForkModel: {"turn": 0},
+    MessageToRunModel: {"text": "hi"},
     PauseModel: {"reason": "lunch"},
     ResumeModel: {"notes": "back"},
     AgentModel: {"name": "Another", "spec": {}},

@@ -1,4 +1,4 @@
-"""Runs that wait for people: what is open, answers to it, pauses."""
+"""What people say to runs: answers to what is open, pauses, messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ from weftline.server.schemas.awaits import (
     Acknowledged,
     AnsweredAwait,
     AnswerModel,
+    MessageToRunModel,
     PauseModel,
+    QueuedMessage,
     ResumeModel,
     answer_of,
     parsed_as,
@@ -140,6 +142,17 @@ async def resume(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
 
 
+async def message(app: App, request: Request, principal: Principal) -> Response:
+    key = await locate_run(app, request, principal)
+    once = idempotency_key(request) or ""
+    raw = await request.body(limit=_BODY_BYTES)
+    sent, unknown = parsed_as(MessageToRunModel, await parsed(decode_object, raw))
+    warnings = app.unknown_fields.warnings(request, unknown)
+    say = app.engine.steer if sent.mode == "steer" else app.engine.follow_up
+    id = await say(key, sent.text, by=principal.who, labels=sent.labels, idempotency_key=once)
+    return Response(encode(QueuedMessage(id=id, by=principal.who, warnings=warnings)))
+
+
 async def read_body(request: Request) -> dict[str, Any]:
     """A body that may be left out."""
     raw = await request.body(limit=_BODY_BYTES)
@@ -195,6 +208,20 @@ ROUTES = (
         body=ResumeModel,
         warns=True,
         returns=Acknowledged,
+        errors=(409,),
+    ),
+    Route(
+        "POST",
+        f"{PATH}/{{runId}}/messages",
+        message,
+        scopes=("runs:write",),
+        narrowed="its agents",
+        limited=False,
+        summary="Say something to a run that is under way",
+        body=MessageToRunModel,
+        warns=True,
+        idempotent=True,
+        returns=QueuedMessage,
         errors=(409,),
     ),
     Route(

@@ -1,4 +1,4 @@
-"""What people say to a run, as JSON: answers, pauses and resumes."""
+"""What people say to a run, as JSON: answers, pauses, resumes and messages."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ class ResumeModel(Part):
     )
 
 
+class MessageToRunModel(Part):
+    """A text that the model reads at its next turn (`steer`), or when the run would otherwise end (`follow_up`)."""
+
+    text: str = Field(min_length=1, max_length=MAX_RESULT_BYTES)
+    mode: Literal["steer", "follow_up"] = "steer"
+    labels: _Labels = Field(default={}, max_length=MAX_METADATA_ENTRIES)
+
+
 class AnsweredAwait(Ok, frozen=True, rename="camel", kw_only=True):
     id: str
     run_id: str
@@ -60,6 +68,14 @@ class AnsweredAwait(Ok, frozen=True, rename="camel", kw_only=True):
 class Acknowledged(Ok, frozen=True, kw_only=True):
     by: str
     """Who asked for it, as the log has it."""
+    warnings: Warnings = UNSET
+
+
+class QueuedMessage(Ok, frozen=True, kw_only=True):
+    id: str
+    """Unique in its run."""
+    by: str
+    """Who sent it, as the log has it."""
     warnings: Warnings = UNSET
 
 

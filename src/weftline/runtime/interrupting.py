@@ -1,0 +1,135 @@
+"""What people say to a run while it is under way: pauses, resumes, and messages.
+
+All of these are facts, and so hold after a crash; who asked for each is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Literal, TypeAlias
+
+from weftline.errors import Conflict, Forbidden, NotFound
+from weftline.kernel.accept import MAX_QUEUED, accepts
+from weftline.kernel.bodies import QueuedBody, decode_queued, encode
+from weftline.kernel.entries import KIND, MessageQueued, RunPaused, RunResumed, decode_fact
+from weftline.messages import Text
+from weftline.runtime import ids
+from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.requests import control_body, message_id_of
+from weftline.store.base import LogReader
+
+Mode: TypeAlias = Literal["steer", "follow_up"]
+
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+"""Of the newest messages: whoever got no answer asks again soon."""
+
+
+class Interrupts:
+    """`load` raises `Conflict` for a run that has ended; `append` appends facts to a run, carries it on, and returns
+    when they are durable; `settled` returns when what a refusal rests on is.
+    """
+
+    def __init__(
+        self,
+        store: LogReader,
+        load: Callable[[int], Awaitable[LiveRun]],
+        append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
+        settled: Callable[[LiveRun], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._load = load
+        self._append = append
+        self._settled = settled
+
+    async def pause(self, key: int, *, reason: str, requested_by: str, labels: Mapping[str, str] | None) -> None:
+        """Pauses the run and those below it. Pausing a paused run changes nothing."""
+        run = await self._load(key)
+        head = RunPaused(reason, requested_by)
+        if run.state.control.paused:
+            await self._settled(run)
+        elif not accepts(run.state, head):
+            raise Forbidden("This run does not take interruptions.", code="interrupts_not_allowed")
+        else:
+            await self._append(run, (Draft(head, control_body(labels)),))
+        for child in run.state.open_children:
+            with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
+                await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by, labels=None)
+
+    async def resume(
+        self, key: int, *, notes: str, requested_by: str, labels: Mapping[str, str] | None, messages: Sequence[str]
+    ) -> None:
+        run = await self._load(key)
+        head = RunResumed(notes, requested_by)
+        if not accepts(run.state, head):
+            await self._settled(run)
+            raise Conflict("The run is not paused.", code="not_paused")
+        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
+            raise _full()
+        queued = [
+            Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
+            for place, text in enumerate(messages)
+        ]
+        await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):
+                await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
+
+    async def say(
+        self,
+        key: int,
+        text: str,
+        mode: Mode,
+        *,
+        message_id: str,
+        by: str,
+        labels: Mapping[str, str] | None,
+        idempotency_key: str,
+    ) -> str:
+        """Queues a message and returns its id. With an `idempotency_key` the same message is queued once."""
+        run = await self._load(key)
+        sent = QueuedBody((Text(text),), message_id, by, dict(labels or {}))
+        if idempotency_key:
+            sent.request = _digest(by, idempotency_key)
+            earlier = await self._earlier(run, sent, mode)
+            if earlier is not None:
+                return earlier
+            run = await self._load(key)
+        head = MessageQueued(message_id_of(run), mode)
+        if not accepts(run.state, head):
+            raise _full()
+        await self._append(run, (Draft(head, encode(sent)),))
+        return head.id
+
+    async def _earlier(self, run: LiveRun, sent: QueuedBody, mode: Mode) -> str | None:
+        """The id of the message that the same request has queued before.
+
+        Raises `Conflict` (`idempotency_conflict`) if it was another message.
+        """
+        while True:
+            version = run.state.version
+            await self._settled(run)
+            found = await self._store.newest_facts(
+                run.key, kinds=(KIND[MessageQueued],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES
+            )
+            for fact in reversed(found):
+                body = decode_queued(fact.body)
+                if body.request != sent.request:
+                    continue
+                head = decode_fact.decode(fact.head)
+                assert isinstance(head, MessageQueued)
+                if (body, head.mode) != (sent, mode):
+                    raise Conflict("This Idempotency-Key was used for another message.", code="idempotency_conflict")
+                return head.id
+            if run.state.version == version:  # otherwise the same request may have come in while this looked
+                return None
+
+
+def _digest(by: str, idempotency_key: str) -> str:
+    return blake2b(f"{by} {idempotency_key}".encode(errors="replace"), digest_size=12).hexdigest()
+
+
+def _full() -> Conflict:
+    return Conflict("The run takes no more messages.")

@@ -1,0 +1,80 @@
+"""The `awaits` and `onDeploy` of a run's spec: how long people may take, and what an approval is good for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Raw, Struct, json
+from msgspec.structs import replace
+from pydantic import BaseModel, ConfigDict, Field
+
+from weftline.kernel.deploys import OnDeploy, stricter
+from weftline.kernel.entries import Limits
+from weftline.wire.json_text import encode
+from weftline.wire.limits import MAX_AWAIT_MS
+
+_Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_AWAIT_MS)]
+_OnExpired: TypeAlias = Literal["deny", "end"]
+
+
+class AwaitsModel(BaseModel):
+    """What holds for questions to people. It only validates.
+
+    A misspelt rule would be one that does not hold, so nothing unknown is let through.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    timeoutMs: _Milliseconds | None = None
+    onExpired: _OnExpired | None = None
+    grantTtlMs: _Milliseconds | None = None
+    fourEyes: bool | None = None
+
+
+class WireAwaits(Struct, rename="camel", omit_defaults=True):
+    timeout_ms: int | None = None
+    on_expired: _OnExpired | None = None
+    grant_ttl_ms: int | None = None
+    four_eyes: bool | None = None
+
+    def within(self, above: WireAwaits) -> WireAwaits:
+        """The tighter of both: less time, and what either of them wants on top of the defaults."""
+        return WireAwaits(
+            _less(self.timeout_ms, above.timeout_ms),
+            "end" if "end" in (self.on_expired, above.on_expired) else self.on_expired or above.on_expired,
+            _less(self.grant_ttl_ms, above.grant_ttl_ms),
+            self.four_eyes or above.four_eyes,
+        )
+
+
+_decode = json.Decoder(WireAwaits).decode
+_decode_on_deploy = json.Decoder(OnDeploy).decode
+
+
+def with_awaits(limits: Limits, awaits: WireAwaits | None, on_deploy: OnDeploy | None) -> Limits:
+    """The limits of a run that asks for these."""
+    if awaits is None:
+        return limits if on_deploy is None else replace(limits, on_deploy=on_deploy)
+    return replace(
+        limits,
+        await_timeout_us=None if awaits.timeout_ms is None else awaits.timeout_ms * 1000,
+        on_await_expired=awaits.on_expired or limits.on_await_expired,
+        grant_ttl_us=limits.grant_ttl_us if awaits.grant_ttl_ms is None else awaits.grant_ttl_ms * 1000,
+        four_eyes=bool(awaits.four_eyes),
+        on_deploy=on_deploy or limits.on_deploy,
+    )
+
+
+def awaits_within(own: Raw, above: Raw) -> Raw:
+    """What holds for a run that asked for `own` under its agent's or its session's rules."""
+    return Raw(encode(_decode(own).within(_decode(above))))
+
+
+def on_deploy_within(own: Raw, above: Raw) -> Raw:
+    """The stricter of two, from `adopt` over `ask` to `pin`."""
+    return Raw(encode(stricter(_decode_on_deploy(own), _decode_on_deploy(above))))
+
+
+def _less(one: int | None, other: int | None) -> int | None:
+    given = [ms for ms in (one, other) if ms is not None]
+    return min(given) if given else None

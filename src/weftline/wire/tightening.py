@@ -1,0 +1,26 @@
+"""Fields of a spec that an agent and a session hold their runs to: a request can only make them tighter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw
+
+from weftline.wire.awaiting import awaits_within, on_deploy_within
+from weftline.wire.budget import budget_within
+from weftline.wire.plan import NULL
+from weftline.wire.policy import policy_within
+
+WITHIN: Mapping[str, Callable[[Raw, Raw], Raw]] = {
+    "policy": policy_within,
+    "budget": budget_within,
+    "awaits": awaits_within,
+    "onDeploy": on_deploy_within,
+}
+
+
+def tightened(field: str, own: Raw, above: Raw) -> Raw:
+    """What holds of such a field if a request says `own` under what is `above` it; either may be null."""
+    if own == NULL or above == NULL:
+        return above if own == NULL else own
+    return WITHIN[field](own, above)

@@ -1,0 +1,87 @@
+"""How long people may take, what an approval is good for, and what a deploy means to a run: over the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from weftline import Agent
+from weftline import Limits as AgentLimits
+from weftline.agent.plans import asked_by_client
+from weftline.errors import InvalidRequest
+from weftline.kernel.entries import Limits
+from weftline.wire.agents import agent_spec_merge
+from weftline.wire.bodies import MessageBody
+from weftline.wire.forks import fork_spec
+from weftline.wire.plan import plan_from_spec
+from weftline.wire.requests import parse_run
+from weftline.wire.sessions import effective_spec
+
+STRICT = {"timeoutMs": 5000, "onExpired": "end", "grantTtlMs": 1000, "fourEyes": True}
+LOOSE = {"timeoutMs": 9000, "onExpired": "deny", "grantTtlMs": 9000, "fourEyes": False}
+
+
+def limits_of(**spec: Any) -> Limits:
+    return plan_from_spec(parse_run(msgspec.json.encode({"prompt": "x", **spec})).spec).limits
+
+
+def test_they_are_part_of_the_limits_of_the_plan() -> None:
+    limits = limits_of(awaits=STRICT, onDeploy="pin")
+    assert (limits.await_timeout_us, limits.on_await_expired) == (5_000_000, "end")
+    assert (limits.grant_ttl_us, limits.four_eyes, limits.on_deploy) == (1_000_000, True, "pin")
+    assert limits_of() == limits_of(awaits={}) == limits_of(awaits=None, onDeploy=None) == limits_of(onDeploy="adopt")
+    assert limits_of(onDeploy="ask").on_deploy == "ask"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "words"),
+    [
+        ({"awaits": {"timeoutMs": 0}}, "awaits.timeoutMs", "greater than or equal to 1"),
+        ({"awaits": {"timeoutMs": 1.5}}, "awaits.timeoutMs", "valid integer"),
+        ({"awaits": {"grantTtlMs": 10**12}}, "awaits.grantTtlMs", "less than or equal to"),
+        ({"awaits": {"onExpired": "ask"}}, "awaits.onExpired", "'deny' or 'end'"),
+        ({"awaits": {"fourEyes": "yes"}}, "awaits.fourEyes", "valid boolean"),
+        ({"awaits": {"timeout": 5}}, "awaits.timeout", "not permitted"),
+        ({"awaits": []}, "awaits", "must be a JSON object"),
+        ({"onDeploy": "hope"}, "onDeploy", "'adopt', 'pin' or 'ask'"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(spec: dict[str, Any], path: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        limits_of(**spec)
+    named = {issue["path"]: issue["message"] for issue in error.value.details["issues"]}
+    assert words in named[path]
+
+
+def test_a_request_can_only_make_the_rules_of_its_agent_session_or_origin_tighter() -> None:
+    stored = msgspec.json.encode({"awaits": STRICT, "onDeploy": "ask"})
+    loose = msgspec.json.encode({"prompt": "x", "awaits": LOOSE, "onDeploy": "adopt"})
+    message = MessageBody(loose, replaces_tools=False, metadata={})
+    changes = msgspec.json.encode({"awaits": LOOSE, "onDeploy": "adopt"})
+    for merged in (
+        agent_spec_merge(stored, loose),
+        effective_spec(stored, message),
+        fork_spec(stored, changes, in_session=False),
+        agent_spec_merge(msgspec.json.encode({"awaits": LOOSE}), b'{"awaits":%s,"onDeploy":"ask"}' % enc(STRICT)),
+    ):
+        kept = msgspec.json.decode(merged)
+        assert (kept["awaits"], kept["onDeploy"]) == (STRICT, "ask")
+    assert msgspec.json.decode(agent_spec_merge(stored, b'{"onDeploy":"pin"}'))["onDeploy"] == "pin"
+
+
+def enc(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
+    own = AgentLimits(await_timeout_s=60, grant_ttl_s=3600, four_eyes=True, on_deploy="ask")
+    agent = Agent("scripted:x", name="payments", limits=own)
+    quiet = asked_by_client(agent, plan_from_spec(b'{"prompt":"x"}'), code="payments", model=None).limits
+    assert (quiet.await_timeout_us, quiet.grant_ttl_us) == (60_000_000, 3_600_000_000)
+    assert (quiet.on_await_expired, quiet.four_eyes, quiet.on_deploy) == ("deny", True, "ask")
+    asked = plan_from_spec(b'{"prompt":"x","awaits":%s,"onDeploy":"pin"}' % enc(STRICT | {"fourEyes": False}))
+    tight = asked_by_client(agent, asked, code="payments", model=None).limits
+    assert (tight.await_timeout_us, tight.grant_ttl_us) == (5_000_000, 1_000_000)
+    assert (tight.on_await_expired, tight.four_eyes, tight.on_deploy) == ("end", True, "pin")
