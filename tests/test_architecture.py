@@ -43,6 +43,7 @@ ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "wef
 TOP = SHELL | {
     "weftline",
     "weftline.config",
+    "weftline.details",
     "weftline.wire",
     "weftline.replay",
     "weftline.runtime",
@@ -86,7 +87,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.prompts_files": frozenset(),
     "weftline.prompts_people": frozenset(),
     "weftline.prompts_policy": frozenset(),
-    "weftline.wire": MIDDLE | {"weftline.plan"},
+    "weftline.details": MIDDLE | {"weftline.events", "weftline.plan"},
+    "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan"},
     "weftline.providers": MIDDLE | {"weftline.net"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
     "weftline.tools": MIDDLE

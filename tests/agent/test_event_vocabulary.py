@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from kernel.histories import History, histories, lived
 from weftline import events
-from weftline.agent.event_page import NAMES, table
+from weftline.agent.event_page import NAMES, details_table, table
 from weftline.agent.projection import events_of
 from weftline.client.events import Frame, parse_frame
 from weftline.events import AnyEvent, Event
@@ -31,7 +31,8 @@ from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import sse_frames
 from weftline.store.base import Stored
-from weftline.wire.events import OBSERVED, PROJECTIONS
+from weftline.wire.events import PROJECTIONS
+from weftline.wire.observed import OBSERVED
 
 SEARCH = ProviderCall("s1", "web_search", "anthropic", result=Raw(b'[{"url": "caf\\u00e9"}]'))
 OBSERVATIONS: dict[str, list[bytes]] = {
@@ -126,8 +127,9 @@ def test_what_only_newer_code_knows_is_an_event_without_a_meaning() -> None:
     assert list(events_of(batch)) == [events.UnknownEvent(run_id="run_1", seq=1, type="gate.asked")]
 
 
-def test_the_page_about_events_has_the_table_of_the_code() -> None:
+def test_the_page_about_events_has_the_tables_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- table -->\n(.*?)<!-- /table -->", page, re.DOTALL)
     command = "python -m weftline.agent.event_page docs/events.md"
-    assert found is not None and found[1].strip() == table().strip(), command
+    for name, made in (("table", table()), ("details", details_table())):
+        found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
+        assert found is not None and found[1].strip() == made.strip(), command

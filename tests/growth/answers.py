@@ -41,7 +41,7 @@ from weftline.tools.client_side import card_description
 from weftline.tools.mcp.tools import model_name
 from weftline.tools.schema import object_root, object_schema
 from weftline.tools.templates import Values, placeholders
-from weftline.wire.events import provider_call
+from weftline.wire.observed import provider_call
 
 from .meter import Maker, Work
 

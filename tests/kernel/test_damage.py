@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weftline.kernel.damage import BODIES, OBSERVATIONS, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FACTS
-from weftline.wire.events import OBSERVED
+from weftline.wire.observed import OBSERVED
 
 
 def test_every_body_is_looked_at() -> None:

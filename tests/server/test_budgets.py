@@ -46,6 +46,20 @@ async def test_limit_spent_reserved_and_remaining_are_read_for_every_level_and_u
     assert all(limit["setBy"] and limit["setAt"] for one in listed for limit in one["limits"])
 
 
+async def test_what_is_gone_is_not_listed(api: Api) -> None:
+    agent = (await api.post("agents", {"name": "Gone", "spec": {"modelId": "scripted:hello"}})).json["id"]
+    session = await api.session("hello")
+    run = await api.start("stuck", budget={"calls": 3})
+    for about in ({"level": "agent", "id": agent}, {"level": "thread", "id": session}, {"level": "run", "id": run}):
+        assert (await api.call("PUT", "budgets", {**about, "limits": [CALLS]})).status == 200
+    listed = (await api.get("budgets")).json["budgets"]
+    assert {(one["level"], one["id"]) for one in listed} == {("agent", agent), ("thread", session), ("run", run)}
+    await api.call("DELETE", f"agents/{agent}")
+    await api.call("DELETE", f"agent-sessions/{session}")
+    await api.cancel(run)
+    assert (await api.get("budgets")).json["budgets"] == []
+
+
 @pytest.mark.requirement("run.tree.stop")
 async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api) -> None:
     limits = [{**CALLS, "period": "day", "onExceeded": "stop"}]
@@ -146,6 +160,16 @@ async def test_a_run_asks_whoever_may_raise_its_limit(api: Api) -> None:
         frames = await stream.rest()
     assert (frames[-1]["subtype"], frames[-1]["terminationReason"]) == ("success", "budget")
     check_error(await api.call("PUT", "budgets", {"level": "run", "id": run, "limits": limits}), 409, "conflict")
+
+
+async def test_a_run_that_asks_before_its_first_turn_is_paused_and_not_queued(api: Api) -> None:
+    run = await api.start("hello", budget={"tokens": 1, "onExceeded": "ask"})
+    async with api.stream(run) as stream:
+        await stream.until("await_opened")
+        shown = await api.snapshot(run)
+        assert (shown["status"], shown["paused"]) == ("running", True)
+        await api.cancel(run)
+        await stream.rest()
 
 
 @pytest.mark.requirement("run.tree.unpriced")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from weftline.server.routes import awaits, calls, forks, health, leases, models, root, runs, sessions, workspaces
-from weftline.wire import events
+from weftline.wire import events, observed
 
 from .kit import Api, Frame, Json, local_tool
 from .test_client_tools import PARAMETERS
@@ -29,7 +29,7 @@ def documented(root: Path) -> dict[str, set[str]]:
 
 def produced() -> set[str]:
     """Every event type that the projection can name: those of observations, and the others as its source has them."""
-    found = set(events.OBSERVED.values())
+    found = set(observed.OBSERVED.values())
     for node in ast.walk(ast.parse(Path(events.__file__).read_text(encoding="utf-8"))):
         value: ast.expr | None = None
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):

@@ -45,7 +45,8 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
-from weftline.wire.events import INTERNAL, PROJECTIONS, delta_frames, project, project_stored, provider_call
+from weftline.wire.events import INTERNAL, PROJECTIONS, project, project_stored
+from weftline.wire.observed import delta_frames, provider_call
 
 json = msgspec.json
 

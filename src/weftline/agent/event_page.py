@@ -1,4 +1,4 @@
-"""The table of docs/events.md: `python -m weftline.agent.event_page docs/events.md` writes it, a test compares it."""
+"""The tables of docs/events.md: `python -m weftline.agent.event_page docs/events.md` writes them; a test checks it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from typing import get_args
 from msgspec import Struct
 
 from weftline import events
+from weftline.details import AnyDetail, Detail
+from weftline.details.teller import type_of
 from weftline.events import AnyEvent, Event
+from weftline.wire.details import wire_name
 
 _TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- /table -->)", re.DOTALL)
+_DETAILS = re.compile(r"(<!-- details -->\n).*?(<!-- /details -->)", re.DOTALL)
 
 
 class Names(Struct, frozen=True):
@@ -68,10 +72,23 @@ def _row(event: type[Event]) -> str:
     return f"| `{event.__name__}` | {_listed(fields)} | {_listed(names.wire)} | {_listed(names.log)} | {meaning} |"
 
 
+def details_table() -> str:
+    """One row for each detail, with its fields as they are on the wire."""
+    rows = ["| type | fields | class | meaning |", "|---|---|---|---|"]
+    return "\n".join([*rows, *[_detail_row(detail) for detail in get_args(AnyDetail)]]) + "\n"
+
+
+def _detail_row(detail: type[AnyDetail]) -> str:
+    fields = [wire_name(name) for name in detail.__struct_fields__ if name not in Detail.__struct_fields__]
+    meaning = " ".join(cleandoc(detail.__doc__ or "").split())
+    return f"| `{type_of(detail)}` | {_listed(fields)} | `{detail.__name__}` | {meaning} |"
+
+
 def _listed(names: list[str] | tuple[str, ...]) -> str:
     return ", ".join([f"`{name}`" for name in names])
 
 
 if __name__ == "__main__":
     page = Path(sys.argv[1])
-    page.write_text(_TABLE.sub(lambda found: found[1] + table() + found[2], page.read_text(encoding="utf-8")))
+    text = _TABLE.sub(lambda found: found[1] + table() + found[2], page.read_text(encoding="utf-8"))
+    page.write_text(_DETAILS.sub(lambda found: found[1] + details_table() + found[2], text), encoding="utf-8")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeAlias, cast
+from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
+from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
+from weftline.details import AnyDetail
+from weftline.details.usage import KINDS as KINDS_OF_USAGE
+from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
-from weftline.events import AnyEvent, CallFinished, TextDelta, TurnFinished, TurnRestarted
+from weftline.events import AnyEvent, CallFinished, Event, TextDelta, TurnFinished, TurnRestarted
 from weftline.failure import Failure
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
@@ -72,13 +76,38 @@ class Run(Generic[OutputT]):
     def __aiter__(self) -> AsyncIterator[AnyEvent]:
         return self.events()
 
-    async def events(self, *, after: int | Cursor = 0, children: bool = False) -> AsyncIterator[AnyEvent]:
+    @overload
+    def events(
+        self, *, after: int | Cursor = 0, children: bool = False, profile: None = None
+    ) -> AsyncIterator[AnyEvent]: ...
+    @overload
+    def events(self, *, after: int = 0, profile: Profile) -> AsyncIterator[AnyEvent | AnyDetail]: ...
+    def events(
+        self, *, after: int | Cursor = 0, children: bool = False, profile: Profile | None = None
+    ) -> AsyncIterator[Any]:
         """The events of the run after the given `seq`, from the log and then live.
 
         With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
         child that had not ended by then is followed from its beginning. To go on where you left, note the `seq` of the
         last event of each run, and give all of them as `after={run_id: seq, …}`.
+
+        A `profile` says which events: `all` has those of `weftline.details` too, `metrics` what was used and the
+        phases, and a list of classes just those. The end of the run is always among them. Raises `InvalidRequest` for
+        another name. Not with `children`.
         """
+        if profile is None:
+            return self._plain(after=after, children=children)
+        if children or not isinstance(after, int):
+            raise InvalidRequest("profile= is for one run: follow its children by their own ids.")
+        return self._profiled(classes_of(profile), after=after)
+
+    async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncIterator[AnyEvent | AnyDetail]:
+        teller = await teller_of(await self._engine.runtime(), await self._key(), self.id)
+        async for batch in self._batches(after=after):
+            for event in profiled_events(batch, teller, classes):
+                yield event
+
+    async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncIterator[AnyEvent]:
         if children:
             async for event in with_children(self.id, self._of_run, after=after):
                 yield event
@@ -146,6 +175,12 @@ class Run(Generic[OutputT]):
         row = await host.row(await self._key())
         assert row is not None
         return cast("Status", row.status)
+
+    async def usage(self) -> dict[str, Usage]:
+        """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
+        host = await self._engine.runtime()
+        heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
+        return usage_by_model([decode_fact.decode(head) for head in heads])
 
     async def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.

@@ -15,7 +15,8 @@ from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
 from weftline.wire.damage import damaged
-from weftline.wire.events import observed, project
+from weftline.wire.events import project
+from weftline.wire.observed import observed
 
 logger = logging.getLogger(__name__)
 

@@ -162,9 +162,9 @@ class RunLog:
         state = self.state
         if state.status != "running":
             return state.status
-        if not state.totals.attempts:
-            return "queued"
-        return "paused" if state.questions.open and state.waits_for_people else "running"
+        if state.questions.open and state.waits_for_people:
+            return "paused"
+        return "running" if state.totals.attempts else "queued"
 
 
 class Host(Protocol):
@@ -229,7 +229,7 @@ class Cut(Enum):
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "tasks", "wake")
+    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "rested_at", "tasks", "wake")
 
     def __init__(self) -> None:
         self.cut = Cut.NO
@@ -246,6 +246,8 @@ class Driving:
         self.wake: asyncio.Future[None] | None = None
         self.facts: tuple[Fact, ...] = ()
         """What was appended and the code of the run's agent has not seen yet."""
+        self.rested_at = -1
+        """The version at which the latest step saw nothing to do; -1 if it did see something."""
 
     def taken_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()

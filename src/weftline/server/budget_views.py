@@ -46,7 +46,13 @@ async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
 async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budget]:
     found: list[Budget] = []
     for account, budget in await budgets.of_workspace(at, caller):
-        id = budget.id if level_of(account) != "thread" else await logs.session_id(int(account.partition(":")[2]))
+        level, key = level_of(account), account.rpartition(":")[2]
+        id = budget.id if level != "thread" else await logs.session_id(int(key))
+        if level == "run":
+            row = await logs.logs.run(int(key))
+            if row is None or row.ended_at is not None:
+                continue
+            id = ids.run_id(row.key, row.salt)
         found.append(Budget(budget.level, id, budget.limits))
     return found
 

@@ -21,9 +21,11 @@ from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.planning import plan_of
 from weftline.server.principal import Principal
+from weftline.server.profiles import profile_view
 from weftline.server.sse import resume_point, send_events
 from weftline.store.base import IdempotencyKey
 from weftline.wire.bodies import RunBody
+from weftline.wire.details import parse_profile
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, created_run, request_warnings, run_url
 from weftline.wire.unknown_fields import UnknownField, with_typos
@@ -123,6 +125,7 @@ async def answer_created(
     The stream is admitted before the run is created: a workspace with too many streams gets no run either.
     """
     want, prefix = wanted(request), app.names.prefix(request)
+    types = parse_profile(request.query_value("profile"))
     may_read = principal.scopes is None or READ_SCOPE in principal.scopes
     if want.events and not may_read and not want.json:
         raise Forbidden(
@@ -137,12 +140,13 @@ async def answer_created(
         made = await _made(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
+        view = None if types is None else await profile_view(app.engine, key, run_id, types)
         follower = place.follow(key, run_id, after=resume_point(request))
     except BaseException:
         place.release()
         raise
     headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
-    return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers)
+    return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)
 
 
 async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> Made:

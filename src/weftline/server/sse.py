@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
@@ -12,7 +13,9 @@ from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.damage import damaged, damaged_event
-from weftline.wire.events import delta_frames, frame, project
+from weftline.wire.details import ProfiledFrames
+from weftline.wire.events import project
+from weftline.wire.observed import OBSERVED, delta_frames, frame
 from weftline.wire.responses import snapshot
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ _MAX_DIGITS = 18
 _BEYOND = 10**_MAX_DIGITS
 """After the end of any run."""
 
+View: TypeAlias = Callable[[EntryBatch], bytes]
+"""The frames of a batch, as a stream shows them. Raises `DamagedLog`."""
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -89,10 +94,11 @@ async def send_events(
     backlog: Backlog,
     *,
     headers: Headers = (),
+    view: View | None = None,
 ) -> None:
     """Sends what the run's log has after the cursor, then what it gets, until the run has ended.
 
-    `headers` are those of the answer besides the ones that every stream has.
+    `headers` are those of the answer besides the ones that every stream has. `view` is that of a stream with a profile.
     """
     request.let_go()
     watch = _watch(request, follower)
@@ -100,7 +106,7 @@ async def send_events(
         all_headers = [*HEADERS, (b"x-request-id", request.id.encode()), *headers]
         await request.send({"type": "http.response.start", "status": 200, "headers": all_headers})
         if request.method != "HEAD":
-            await _Sender(request, engine, key, follower, backlog).run()
+            await _Sender(request, engine, key, follower, backlog, view or sse_frames).run()
         await request.send({"type": "http.response.body", "body": b""})
     finally:
         follower.close()
@@ -111,15 +117,18 @@ async def send_events(
 class _Sender:
     """Nothing is read for a client that has not taken what it was sent: see `Backlog`."""
 
-    __slots__ = ("_backlog", "_engine", "_flow", "_follower", "_key", "_send", "_sent")
+    __slots__ = ("_backlog", "_engine", "_flow", "_follower", "_key", "_send", "_sent", "_view")
 
-    def __init__(self, request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog) -> None:
+    def __init__(
+        self, request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog, view: View
+    ) -> None:
         self._send = request.send
         self._flow: Flow | None = request.scope.get(FLOW)
         self._engine = engine
         self._key = key
         self._follower = follower
         self._backlog = backlog
+        self._view = view
         self._sent = 0
         """Bytes after the follower's place that the client has: what was made of them was thrown away."""
 
@@ -136,7 +145,7 @@ class _Sender:
                     raise ConnectionResetError
                 await self._send(_chunk(await _gap(self._engine, self._key, missing)))
                 place = missing[1]
-            data, over = _frames(batches) if batches else (KEEP_ALIVE, False)
+            data, over = _frames(batches, self._view) if batches else (KEEP_ALIVE, False)
             del batches
             if len(data) <= self._sent:
                 self._sent -= len(data)
@@ -194,12 +203,12 @@ class DamagedLog(Exception):
         self.frames = b"".join([*frames, frame(seq, *damaged_event(damaged(run_id, seq)))])
 
 
-def _frames(batches: Sequence[EntryBatch]) -> tuple[bytes, bool]:
+def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     """The frames of all batches, and whether the stream ends with them."""
     frames: list[bytes] = []
     for batch in batches:
         try:
-            frames.append(batch.view(sse_frames))
+            frames.append(batch.view(view))
         except DamagedLog as log:
             return b"".join([*frames, log.frames]), True
     return b"".join(frames), False
@@ -207,6 +216,15 @@ def _frames(batches: Sequence[EntryBatch]) -> tuple[bytes, bool]:
 
 def sse_frames(batch: EntryBatch) -> bytes:
     """The frames of a batch of entries, ready to be sent. Raises `DamagedLog`; entries of newer code are not shown."""
+    return _framed(batch, None)
+
+
+def profiled(frames: ProfiledFrames) -> View:
+    """The same for a stream with a profile."""
+    return lambda batch: _framed(batch, frames)
+
+
+def _framed(batch: EntryBatch, profile: ProfiledFrames | None) -> bytes:
     frames: list[bytes] = []
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -216,11 +234,18 @@ def sse_frames(batch: EntryBatch) -> bytes:
                     logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
                     raise DamagedLog(frames, batch.run_id, min(item.last_seq, batch.last_seq))
                 continue
-            deltas = delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq)
-            frames.append("".join(deltas).encode())
+            after, upto = batch.after, batch.last_seq
+            if profile is not None:
+                shown = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
+                frames.append(shown)
+            elif item.kind in OBSERVED:
+                frames.append("".join(delta_frames(item.seq, item.kind, item.body, after=after, upto=upto)).encode())
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+            if profile is not None:
+                frames.append(profile.of_fact(fact, item.body, seq=item.seq, at=item.at))
+                continue
             event = project(fact, item.body, run_id=batch.run_id)
         except UNREADABLE:
             if not batch.newer:

@@ -6,7 +6,7 @@ the payload is encoded once and appears in the frame twice, flat and under `data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, DecodeError, Raw, ValidationError
@@ -24,11 +24,6 @@ from weftline.kernel.context import (
 )
 from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
-    PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
-    TOOL_NOTE,
-    TOOL_PROGRESS,
     AttemptFailed,
     AttemptStarted,
     AwaitClosed,
@@ -68,6 +63,7 @@ from weftline.outcome import for_timeline, preview_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
 from weftline.wire.hints import WireBounds, shown_clarification
+from weftline.wire.observed import excerpt
 from weftline.wire.responses import iso, tokens, usage_triple
 
 ERROR_CLASSES = frozenset(
@@ -89,69 +85,6 @@ RETRYABLE_CLASSES = frozenset({"rate_limit", "overloaded", "server", "timeout", 
 RESULT_SUBTYPES = {"max_tool_turns": "error_max_tool_turns", "local_timeout": "error_local_tool_timeout"}
 """Failures that end in a `result` event; all others end in an `error` event."""
 TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
-
-COPY_LIMIT = 100 * 1024
-"""How many bytes of a result an informational event shows; the model always gets all of it."""
-NESTED_LIMIT = 1_000_000
-"""Payload size in bytes above which the nested copy is left out."""
-
-OBSERVED = {
-    TEXT_DELTA: "assistant_delta",
-    THINKING_DELTA: "thinking_delta",
-    PROVIDER_CALL: "tool_result",
-    TOOL_PROGRESS: "tool_progress",
-    TOOL_NOTE: "note",
-}
-"""The events of what is not folded."""
-_OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
-"""What stands between the two numbers of a frame, and after the second."""
-
-
-def frame(seq: int, event: str, payload: bytes) -> bytes:
-    """One SSE frame in the hybrid shape."""
-    head = b'id: %d\nevent: %s\ndata: {"seq":%d,"type":"%s"' % (seq, event.encode(), seq, event.encode())
-    if payload == b"{}":
-        return head + b',"data":{}}\n\n'
-    if len(payload) > NESTED_LIMIT:
-        return head + b"," + payload[1:] + b"\n\n"
-    return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
-
-
-def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
-    """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
-    their stored bodies are their payloads.
-    """
-    event, type_ = _OBSERVATIONS[kind]
-    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    seqs = map(str, range(first_seq, first_seq + len(payloads)))
-    return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
-        for seq, body in zip(seqs, payloads, strict=True)
-    ]
-
-
-def observed(
-    first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int
-) -> Iterator[tuple[int, str, str]]:
-    """Seq, event and payload of the same, for a reader in this process."""
-    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    for seq, payload in enumerate(payloads, first_seq):
-        yield seq, OBSERVED[kind], payload
-
-
-def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[str]]:
-    split = bodies_joined.decode().split("\n")
-    if first_seq <= after:
-        split, first_seq = split[after + 1 - first_seq :], after + 1
-    if first_seq + len(split) - 1 > upto:
-        split = split[: upto + 1 - first_seq]
-    if kind == PROVIDER_CALL:
-        split = [provider_call(body.encode()).decode() for body in split]
-    elif kind == TOOL_PROGRESS:
-        split = [tool_progress(body.encode()).decode() for body in split]
-    elif kind == TOOL_NOTE:
-        split = [tool_note(body.encode()).decode() for body in split]
-    return first_seq, split
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
@@ -329,55 +262,6 @@ def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
     return "assistant_message", encode(payload)
 
 
-def provider_call(body: bytes) -> bytes:
-    """The payload of the `tool_result` for a tool that the provider ran itself, from the stored note.
-
-    `toolType` repeats the name: `type` is the event's own.
-    """
-    note = bodies.decode_note(body)
-    part = note.call
-    result = bodies.provider_result(part)
-    return encode(
-        {
-            "toolUseId": part.id,
-            "name": part.name,
-            "toolType": part.name,
-            "provider": part.provider,
-            "status": part.status,
-            "ok": part.status != "failed",
-            "summary": preview_of(result),
-            "result": _excerpt(result),
-            "args": {} if part.input is UNSET else _json(part.input),
-            "phase": "end",
-            "turn": note.turn,
-        }
-    )
-
-
-def tool_progress(body: bytes) -> bytes:
-    """The payload of a `tool_progress`, from the stored note."""
-    note = bodies.decode_progress(body)
-    payload: dict[str, Any] = {"toolUseId": note.call, "name": note.name, "progress": note.progress}
-    if note.total is not None:
-        payload["total"] = note.total
-    if note.message:
-        payload["message"] = note.message
-    return encode(payload)
-
-
-def tool_note(body: bytes) -> bytes:
-    """The payload of a `note`, from what is stored."""
-    note = bodies.decode_tool_note(body)
-    return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
-
-
-def _json(raw: Raw) -> Any:
-    try:
-        return decode(raw)
-    except (DecodeError, RecursionError):
-        return bytes(raw).decode(errors="replace")
-
-
 def _input(args: str) -> Raw:
     """A call's arguments as the model wrote them, or an empty object when they are not a JSON object."""
     try:
@@ -437,9 +321,9 @@ def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
-    excerpt = _excerpt(text)
+    shown = excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
-        answer: dict[str, Any] = {"error": excerpt} if head.is_error else {"output": excerpt, "result": excerpt}
+        answer: dict[str, Any] = {"error": shown} if head.is_error else {"output": shown, "result": shown}
         answer = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
         return "local_tool_result_in", encode(answer | _about(head, content, text) | _parent(head))
     payload: dict[str, Any] = {
@@ -447,7 +331,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
         "name": head.name,
         "ok": not head.is_error,
         "summary": preview_of(text),
-        "result": excerpt,
+        "result": shown,
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
@@ -476,14 +360,6 @@ def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str,
 
 def _attached_as(part: Image | File) -> str:
     return "image" if isinstance(part, Image) else "audio" if part.media_type.startswith("audio/") else "file"
-
-
-def _excerpt(text: str) -> str:
-    """The part of a result that an event shows."""
-    if len(text) * 4 <= COPY_LIMIT:
-        return text
-    data = text.encode()
-    return text if len(data) <= COPY_LIMIT else data[:COPY_LIMIT].decode(errors="ignore")
 
 
 def failed_finish(head: RunEnded) -> str | None:

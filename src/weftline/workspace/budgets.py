@@ -23,7 +23,9 @@ from weftline.store.budgets import (
     workspace_account,
 )
 from weftline.store.database import Query
+from weftline.store.records import agents as agent_records
 from weftline.store.records import budgets
+from weftline.store.records import threads as thread_records
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Caller, Change, Workspaces
 
@@ -104,18 +106,36 @@ async def of(at: Workspaces, about: Subject, rules: Mapping[str, BudgetRule] | N
 
 
 async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget]]:
-    """Every account of the workspace with limits that the caller may see; its name comes first."""
+    """Every account of the workspace with limits that the caller may see; its name comes first.
+
+    Not those of agents that were deleted and sessions that have ended: their limits hold on for runs that are under
+    way, and nobody can set them any more.
+    """
     today = day_of(at.clock.now_us())
 
     def query() -> Query[list[tuple[str, Budget]]]:
         found = yield from budgets.limits(workspace=caller.workspace)
         shown: dict[str, Budget] = {}
-        for account in [limit.account for limit in found]:
-            if account not in shown and (not caller.agents or _agent(account) in caller.agents):
+        for account in dict.fromkeys([limit.account for limit in found]):
+            if caller.agents and _agent(account) not in caller.agents:
+                continue
+            if (yield from _is_there(at, account, workspace=caller.workspace)):
                 shown[account] = yield from _budget(Subject(account, _agent(account)), {}, today=today)
         return list(shown.items())
 
     return await at.records.read(query())
+
+
+def _is_there(at: Workspaces, account: str, *, workspace: int) -> Query[bool]:
+    match level_of(account):
+        case "agent":
+            id = _agent(account) or ""
+            return id in at.code or (yield from agent_records.by_id(id, workspace=workspace)) is not None
+        case "thread":
+            thread = yield from thread_records.by_key(int(account.partition(":")[2]))
+            return thread is not None and thread.ended_at is None
+        case _:
+            return True
 
 
 def _budget(about: Subject, rules: Mapping[str, BudgetRule], *, today: int) -> Query[Budget]:

@@ -18,6 +18,7 @@ from weftline.server.creating import answer_created, create_run
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop, parsed
+from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_event_source, resume_point, send_events
 from weftline.server.views import await_views, cancelled, receipt_view, run_view
@@ -26,11 +27,13 @@ from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.tools.base import ToolOutput
 from weftline.wire.awaits import OpenAwait
+from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
+PROFILE = "Which events: `default`, `all`, `metrics`, or types with commas between them."
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
@@ -81,14 +84,16 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
 
 async def stream(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     run_id = request.params["runId"]
+    types = parse_profile(request.query_value("profile"))
     key = await locate_run(app, request, principal)
     if is_event_source(request):
         row = await app.engine.row(key)
         if row is not None and row.ended_at is not None and resume_point(request) >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.
             return Response(b"", status=204)
+    view = None if types is None else await profile_view(app.engine, key, run_id, types)
     follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
-    return partial(send_events, request, app.engine, key, follower, app.backlog)
+    return partial(send_events, request, app.engine, key, follower, app.backlog, view=view)
 
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Response:
@@ -139,6 +144,7 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
+        query=(QueryParameter("profile", str, PROFILE),),
         body=RunModel,
         warns=True,
         idempotent=True,
@@ -163,7 +169,10 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Follow a run's events",
-        query=(QueryParameter("lastSeq", str, "The last event that was seen."),),
+        query=(
+            QueryParameter("lastSeq", str, "The last event that was seen."),
+            QueryParameter("profile", str, PROFILE),
+        ),
         returns=EventStream,
         silent=True,
     ),

@@ -16,7 +16,8 @@ from weftline.runtime import ids
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader, RunRow, Stored
 from weftline.testing.torture.orders import number_in
-from weftline.wire.events import delta_frames, frame, project_stored
+from weftline.wire.events import project_stored
+from weftline.wire.observed import delta_frames, frame
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
 

@@ -1,0 +1,77 @@
+"""The events of a run with a profile: those that a reader wants, details among them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, TypeAlias, get_args
+
+from weftline.agent.projection import events_of
+from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
+from weftline.details.teller import NEEDED, Teller, facts_of
+from weftline.errors import InvalidRequest
+from weftline.events import AnyEvent, Event, RunEnded
+from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.runtime.engine import Engine, EntryBatch
+from weftline.store.base import Stored
+from weftline.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from weftline.kernel.entries import Fact
+
+Profile: TypeAlias = str | Collection[type[Event]]
+"""`default`, `all`, `metrics`, or the classes of the events that are wanted."""
+_KNOWN: tuple[type[Event], ...] = (*get_args(AnyEvent), *get_args(AnyDetail))
+_NAMED: dict[str, frozenset[type[Event]]] = {
+    "default": frozenset(get_args(AnyEvent)),
+    "all": frozenset(_KNOWN),
+    "metrics": frozenset({UsageRecorded, PhaseChanged}),
+}
+_MANY = 2**31 - 1
+
+
+def classes_of(profile: Profile) -> frozenset[type[Event]]:
+    """What a profile shows: always the end of the run, too. Raises `InvalidRequest` for what is none."""
+    if isinstance(profile, str):
+        if profile not in _NAMED:
+            near = did_you_mean(profile, _NAMED)
+            raise InvalidRequest(f"{profile!r} is not a profile: {', '.join(_NAMED)}, or classes of events.{near}")
+        return _NAMED[profile] | {RunEnded}
+    unknown = [one for one in profile if one not in _KNOWN]
+    if unknown or not profile:
+        named = ", ".join([repr(one) for one in unknown]) or "An empty list"
+        raise InvalidRequest(f"{named}: a profile is a list of event classes, of weftline.events and weftline.details.")
+    return frozenset(profile) | {RunEnded}
+
+
+async def teller_of(host: Engine, key: int, run_id: str) -> Teller:
+    """A teller that may begin at any entry of the run."""
+    row, first = await host.row(key), await host.entry(key, 1)
+    thread = None if row is None else await host.session_id(row.thread)
+    teller = Teller(facts_of(run_id, created=None if first is None else first.body, thread=thread))
+    for one in await host.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+        teller.learn(decode_fact.decode(one.head), one.body)
+    return teller
+
+
+def profiled_events(
+    batch: EntryBatch, teller: Teller, classes: frozenset[type[Event]]
+) -> Iterator[AnyEvent | AnyDetail]:
+    """The events of a batch that are of these classes; details come before the event that is made of the same entry."""
+    plain = {event.seq: event for event in events_of(batch)}
+    heads = iter(batch.heads) if batch.heads is not None else None
+    for item in batch.items:
+        head = None if not item.head else next(heads) if heads is not None else decode_fact.decode(item.head)
+        for seq, told in _details(item, head, teller):
+            if not batch.after < seq <= batch.last_seq:
+                continue
+            event = plain.get(seq)
+            both = [*told] if event is None else [event, *told] if isinstance(head, RunCreated) else [*told, event]
+            yield from [one for one in both if type(one) in classes]
+
+
+def _details(item: Stored, head: Fact | None, teller: Teller) -> Iterator[tuple[int, list[AnyDetail]]]:
+    if head is not None:
+        yield item.seq, teller.of_fact(head, item.body, seq=item.seq, at=item.at)
+        return
+    for seq, body in enumerate(item.body.split(b"\n"), item.seq):
+        yield seq, teller.of_observation(item.kind, body, seq=seq, at=item.at)

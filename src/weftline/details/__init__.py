@@ -1,0 +1,165 @@
+"""What a log has for those who want to know more than `weftline.events` tells: phases, usage, and who was asked what.
+
+    async for event in run.events(profile="all"):
+        match event:
+            case PhaseChanged(phase=phase):
+                print(phase)
+            case _:
+                pass
+
+Each of them is made of one entry of the log, as events are, and several may be made of the same entry: `key` is unique
+in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import field
+
+from weftline.events import Event
+from weftline.messages import Usage
+
+Phase: TypeAlias = Literal[
+    "prompted", "planning", "executing_tools", "synthesizing", "succeeded", "failed", "cancelled"
+]
+
+
+class Detail(Event, frozen=True, kw_only=True):
+    """`at` is in microseconds since the epoch, UTC. `turn_id` is the one that the run was started with, or its id."""
+
+    key: str = ""
+    at: int = 0
+    agent: str | None = None
+    thread: str | None = None
+    turn_id: str = ""
+
+
+class PhaseChanged(Detail, frozen=True, tag="run_phase_changed"):
+    """What the run does from here on.
+
+    It is `prompted` when it is created, `planning` whenever a model is asked, `executing_tools` when a turn asked for
+    calls, and at its end what it came to. A forced final turn is `synthesizing`.
+    """
+
+    phase: Phase
+    turn: int = 0
+    attempt: int = 0
+
+
+class UsageRecorded(Detail, frozen=True, tag="usage"):
+    """What one model call has used, failed and repeated ones included. All of them together are the run's own usage.
+
+    `cache_read` and `cache_write` are parts of `input`. `model_class` says which of the run's models it was: `default`,
+    `fallback`, or `summary` for one that shortened the conversation. `estimated` if the provider did not say.
+    """
+
+    model: str
+    model_class: Literal["default", "fallback", "summary"] = "default"
+    input: int = 0
+    output: int = 0
+    total: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    turn: int = 0
+    attempt: int = 0
+    estimated: bool = False
+    cost_usd: float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.input, self.cache_read, self.reasoning, self.output, self.cache_write)
+
+
+class AwaitClarification(Detail, frozen=True, tag="await_clarification"):
+    """A person is asked for what a failed call lacks."""
+
+    id: str
+    question: str
+    missing_fields: tuple[str, ...] = ()
+    restrict_to_tool: str = ""
+    example_input: dict[str, Any] | None = None
+    name: str = ""
+    call_id: str = ""
+
+
+class AwaitQuestions(Detail, frozen=True, tag="await_questions"):
+    """A person is asked something, and the answer is the result of the call."""
+
+    id: str
+    question: str
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+    name: str = ""
+    call_id: str = ""
+    args: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class AwaitConfirmation(Detail, frozen=True, tag="await_confirmation"):
+    """A person is asked whether a call may begin, or whether the run may go on. `kind` is that of `AwaitOpened`."""
+
+    id: str
+    kind: str
+    question: str
+    name: str = ""
+    call_id: str = ""
+    args: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class AwaitExternalTools(Detail, frozen=True, tag="await_external_tools"):
+    """A call is for somebody outside to carry out. Its result is given under its own id."""
+
+    id: str
+    items: tuple[dict[str, Any], ...] = ()
+
+
+class ToolAuthorization(Detail, frozen=True, tag="tool_authorization"):
+    """Somebody has decided about a call that needed a decision. `summary` is what they were asked."""
+
+    id: str
+    name: str
+    call_id: str
+    approved: bool
+    summary: str = ""
+    approved_by: str = ""
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
+    """A call is carried out by a run of its own."""
+
+    name: str
+    call_id: str
+    child_id: str
+
+
+class ToolOutputDelta(Detail, frozen=True, tag="tool_output_delta"):
+    """A piece of what a tool puts out while it runs: what it emits as `output`."""
+
+    name: str
+    call_id: str
+    stream: str = ""
+    delta: str = ""
+
+
+class PlannerNote(Detail, frozen=True, tag="planner_note"):
+    """What somebody wants to be on record about a turn. No model reads it."""
+
+    text: str
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    turn: int = 0
+
+
+AnyDetail: TypeAlias = (
+    PhaseChanged
+    | UsageRecorded
+    | AwaitClarification
+    | AwaitQuestions
+    | AwaitConfirmation
+    | AwaitExternalTools
+    | ToolAuthorization
+    | ChildRunLinked
+    | ToolOutputDelta
+    | PlannerNote
+)

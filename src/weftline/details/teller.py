@@ -1,0 +1,256 @@
+"""The details of a run, from its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import decode
+from msgspec.structs import replace
+
+from weftline import details
+from weftline.details import AnyDetail
+from weftline.kernel import bodies
+from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
+from weftline.kernel.entries import (
+    TOOL_NOTE,
+    AttemptFailed,
+    AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
+    CallOpened,
+    CallStarted,
+    Fact,
+    ModelRef,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+)
+from weftline.messages import Usage
+from weftline.plan import agent_of
+
+RATE_LIMITED = "rate_limited"
+"""The code of the note that a rate-limited model call leaves."""
+NEEDED = ("attempt.started", "compaction.started", "await.opened")
+"""The entries that a teller has to have seen to tell those after them."""
+_DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
+"""Awaits where a person says whether something may be done."""
+
+
+class RunFacts(Struct, frozen=True):
+    """What every detail says about its run."""
+
+    run_id: str
+    agent: str | None = None
+    thread: str | None = None
+    turn_id: str = ""
+
+
+class _Asked(Struct, frozen=True):
+    """What an answer needs to be told: the question."""
+
+    kind: str
+    name: str
+    call: str
+    prompt: str
+
+
+def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFacts:
+    """`created` is the body of the run's first entry; None if retention has removed it."""
+    agent = None if created is None else agent_of(bodies.decode_created(created).plan)
+    return RunFacts(run_id, agent, thread, run_id)
+
+
+class Teller:
+    """Makes the details of one run of its entries.
+
+    Most are made of one entry alone. What a model call used is told with the model that was asked, and an answer with
+    its question: whoever begins in the middle shows it the earlier entries of these kinds first (`NEEDED`). It may see
+    an entry again, and then tells the same.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+        self._models: dict[tuple[int, int], tuple[ModelRef, int]] = {}
+        self._summarizers: dict[int, str] = {}
+        self._asked: dict[str, _Asked] = {}
+
+    def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
+        """What an entry tells, in order."""
+        self.learn(head, body)
+        return [self._placed(detail, seq=seq, at=at) for detail in self._told(head, body)]
+
+    def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
+        """The same for one that has no head."""
+        if kind != TOOL_NOTE:
+            return []
+        note = bodies.decode_tool_note(body)
+        if note.kind != "output":
+            return []
+        return [self._placed(_output(note), seq=seq, at=at)]
+
+    def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
+        facts = self.facts
+        return replace(
+            detail,
+            run_id=facts.run_id,
+            seq=seq,
+            key=key_of(seq, type_of(type(detail))),
+            at=at,
+            agent=facts.agent,
+            thread=facts.thread,
+            turn_id=facts.turn_id,
+        )
+
+    def learn(self, head: Fact, body: bytes) -> None:
+        """Sees an entry that may be before the place where the reader begins."""
+        match head:
+            case AttemptStarted():
+                self._models[head.turn, head.attempt] = head.model, head.choice
+            case CompactionStarted():
+                self._summarizers[head.number] = head.model
+            case AwaitOpened():
+                asked = bodies.decode_await(body)
+                self._asked[head.id] = _Asked(head.kind, asked.name, asked.call, asked.prompt)
+            case _:
+                pass
+
+    def _told(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
+        match head:
+            case RunCreated():
+                yield details.PhaseChanged(phase="prompted")
+            case AttemptStarted():
+                phase = "synthesizing" if head.final else "planning"
+                yield details.PhaseChanged(phase=phase, turn=head.turn, attempt=head.attempt)
+            case AttemptFailed():
+                yield self._attempt(head)
+                if head.cls == "rate_limit":
+                    said = bodies.decode_failed(body).message if body else ""
+                    yield details.PlannerNote(text=said, labels={"code": RATE_LIMITED}, turn=head.turn)
+            case TurnCompleted():
+                yield self._attempt(head)
+                if head.calls:
+                    yield details.PhaseChanged(phase="executing_tools", turn=head.turn, attempt=head.attempt)
+            case CompactionFailed():
+                yield self._summary(head, self._summarizers.get(head.number, ""))
+            case ContextCompacted() if head.number:  # another one's usage is that of the run that made it
+                known = self._summarizers.get(head.number, "")
+                yield self._summary(head, known or (bodies.decode_summary(body).model if body else ""))
+            case AwaitOpened():
+                yield _question(head, body)
+            case AwaitClosed():
+                if (asked := self._asked.get(head.id)) is not None and asked.kind in _DECISIONS:
+                    yield from _decision(head, body, asked)
+            case CallOpened() if head.client is not None and not head.blocked:
+                args = _object(bodies.decode_opened(body).args)
+                yield details.AwaitExternalTools(
+                    id=head.id, items=({"name": head.name, "call_id": head.id, "args": args},)
+                )
+            case CallStarted() if head.child:
+                yield details.ChildRunLinked(name=head.name, call_id=head.id, child_id=head.child)
+            case RunEnded():
+                yield details.PhaseChanged(phase=head.status, turn=max(head.turns - 1, 0))
+            case _:
+                pass
+
+    def _attempt(self, head: TurnCompleted | AttemptFailed) -> details.UsageRecorded:
+        model, choice = self._models.get((head.turn, head.attempt), (ModelRef(), 0))
+        used = _usage(head.usage, model.id, "fallback" if choice else "default")
+        return replace(
+            used, turn=head.turn, attempt=head.attempt, estimated=head.estimated, cost_usd=_usd(head.cost_nusd)
+        )
+
+    def _summary(self, head: ContextCompacted | CompactionFailed, model: str) -> details.UsageRecorded:
+        used = _usage(head.usage, model, "summary")
+        return replace(used, estimated=head.estimated, cost_usd=_usd(head.cost_nusd))
+
+
+def key_of(seq: int, kind: str) -> str:
+    """What an event of this type is called that is made of this entry: unique in the run."""
+    return f"{seq}.{kind}"
+
+
+def type_of(detail: type[AnyDetail]) -> str:
+    """`run_phase_changed`, for example."""
+    return str(detail.__struct_config__.tag)
+
+
+def _usage(used: Usage, model: str, which: Literal["default", "fallback", "summary"]) -> details.UsageRecorded:
+    return details.UsageRecorded(
+        model=model,
+        model_class=which,
+        input=used.input,
+        output=used.output,
+        total=used.input + used.output,
+        cache_read=used.cached,
+        cache_write=used.cache_write,
+        reasoning=used.reasoning,
+    )
+
+
+def _usd(cost_nusd: int | None) -> float | None:
+    return None if cost_nusd is None else cost_nusd / 1_000_000_000
+
+
+def _question(head: AwaitOpened, body: bytes) -> AnyDetail:
+    asked = bodies.decode_await(body)
+    if head.kind == "clarification" and asked.clarification is not None:
+        lacks = asked.clarification
+        return details.AwaitClarification(
+            id=head.id,
+            question=asked.prompt,
+            missing_fields=lacks.missing_fields,
+            restrict_to_tool=lacks.restrict_to_tool,
+            example_input=lacks.example_input,
+            name=asked.name,
+            call_id=asked.call,
+        )
+    args = _object(asked.args)
+    if head.kind == "question":
+        return details.AwaitQuestions(
+            id=head.id,
+            question=asked.prompt,
+            options=asked.options,
+            multiple=asked.multiple,
+            name=asked.name,
+            call_id=asked.call,
+            args=args,
+        )
+    return details.AwaitConfirmation(
+        id=head.id, kind=head.kind, question=asked.prompt, name=asked.name, call_id=asked.call, args=args
+    )
+
+
+def _decision(head: AwaitClosed, body: bytes, asked: _Asked) -> Iterator[AnyDetail]:
+    if head.outcome == "withdrawn":
+        return  # nobody has decided anything
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    yield details.ToolAuthorization(
+        id=head.id,
+        name=asked.name,
+        call_id=asked.call,
+        approved=head.outcome == "approved",
+        summary=asked.prompt,
+        approved_by=head.by,
+        labels=answer.labels,
+    )
+
+
+def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:
+    """A tool emits its output as a text, or as an object with a `stream` and a `delta`."""
+    data: Any = decode(note.data)
+    if isinstance(data, dict):
+        said = cast("dict[str, Any]", data)
+        stream, delta = str(said.get("stream") or ""), str(said.get("delta") or "")
+    else:
+        stream, delta = "", data if isinstance(data, str) else bytes(note.data).decode()
+    return details.ToolOutputDelta(name=note.name, call_id=note.call, stream=stream, delta=delta)
+
+
+def _object(args: Raw) -> dict[str, Any]:
+    try:
+        value: Any = decode(args) if args is not UNSET else {}
+    except (DecodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,33 @@
+"""Streams with a profile: what is read before the first frame can be made."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from weftline.details.teller import NEEDED, Teller, facts_of
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import decode_fact
+from weftline.runtime.engine import Engine
+from weftline.server.parsing import off_loop
+from weftline.server.sse import View, profiled
+from weftline.wire.damage import unreadable
+from weftline.wire.details import ProfiledFrames
+
+_MANY = 2**31 - 1
+
+
+async def profile_view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
+    """The view of a stream that shows these types. It may begin at any entry of the run."""
+    row, first = await engine.row(key), await engine.entry(key, 1)
+    thread = None if row is None else await engine.session_id(row.thread)
+    created = None if first is None else first.body
+    try:
+        facts = await off_loop(partial(facts_of, run_id, created=created, thread=thread), size=len(created or b""))
+    except UNREADABLE:
+        raise unreadable(run_id) from None
+    teller = Teller(facts)
+    for one in await engine.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+        with suppress(*UNREADABLE):  # the stream says so when it gets there
+            teller.learn(decode_fact.decode(one.head), one.body)
+    return profiled(ProfiledFrames(teller, types))

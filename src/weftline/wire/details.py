@@ -1,0 +1,130 @@
+"""A stream with a profile: the events that its reader wants, details among them, each with what it is about.
+
+Several may be made of one entry, and then have the same `seq`. Only the last frame of an entry has an `id:` line, so
+that a reader who goes on from there has missed nothing; `key` tells who has seen one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.json import decode, encode
+from msgspec.structs import asdict
+
+from weftline.details import AnyDetail
+from weftline.details.profiles import DETAILS, types_of
+from weftline.details.teller import Teller, key_of, type_of
+from weftline.kernel.entries import Fact, RunCreated
+from weftline.wire.events import TERMINAL_EVENTS, project
+from weftline.wire.observed import OBSERVED, frame, observed
+from weftline.wire.responses import iso
+
+_EVENTS = frozenset(
+    {
+        "started",
+        "turn_restarted",
+        "child_started",
+        "child_ended",
+        "await_opened",
+        "await_closed",
+        "messages_taken",
+        "output_rejected",
+        "policy_decision",
+        "final_forced",
+        "context_compacted",
+        "context_restored",
+        "loop_detected",
+        "tool_budget_exceeded",
+        "run_paused",
+        "run_resumed",
+        "assistant_message",
+        "tool_call",
+        "local_tool_call",
+        "local_tool_claimed",
+        "local_tool_fallback",
+        "local_tool_result_in",
+    }
+    | TERMINAL_EVENTS
+    | {*OBSERVED.values()}
+)
+TYPES = _EVENTS | DETAILS.keys()
+"""Every type of event that there is."""
+_WORDS = {"call_id": "toolUseId", "child_id": "childRunId", "thread": "sessionId", "id": "awaitId"}
+
+
+def parse_profile(asked: str | None) -> frozenset[str] | None:
+    """The types that a query asks for: a profile, or types with commas between them. None for the default profile."""
+    if asked is None:
+        return None
+    names = [name.strip() for name in asked.split(",")]
+    return types_of(names[0] if len(names) == 1 else names, known=TYPES)
+
+
+class ProfiledFrames:
+    """Makes the frames of a stream with a profile."""
+
+    def __init__(self, teller: Teller, types: frozenset[str]) -> None:
+        self._teller = teller
+        self._types = types | TERMINAL_EVENTS
+
+    def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> bytes:
+        main = project(head, body, run_id=self._teller.facts.run_id)
+        told = [_shown(detail) for detail in self._teller.of_fact(head, body, seq=seq, at=at)]
+        events = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
+        # A run begins before it is in a phase. Everything else is told before the event that clients know already.
+        return self._framed(seq, [*events, *told] if isinstance(head, RunCreated) else [*told, *events])
+
+    def of_observations(self, first_seq: int, kind: str, joined: bytes, *, at: int, after: int, upto: int) -> bytes:
+        frames: list[bytes] = []
+        payloads = observed(first_seq, kind, joined, after=after, upto=upto) if kind in OBSERVED else ()
+        events = {seq: (name, payload.encode()) for seq, name, payload in payloads}
+        for seq, body in enumerate(joined.split(b"\n"), first_seq):
+            if not after < seq <= upto:
+                continue
+            told = [_shown(detail) for detail in self._teller.of_observation(kind, body, seq=seq, at=at)]
+            main = events.get(seq)
+            shown = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
+            frames.append(self._framed(seq, [*told, *shown]))
+        return b"".join(frames)
+
+    def _framed(self, seq: int, events: list[tuple[str, bytes]]) -> bytes:
+        wanted = [event for event in events if event[0] in self._types]
+        if not wanted:
+            return b""
+        frames = [frame(seq, *event) for event in wanted]
+        return b"".join([*[one.partition(b"\n")[2] for one in frames[:-1]], frames[-1]])
+
+    def _about(self, name: str, payload: bytes, *, seq: int, at: int) -> bytes:
+        """The payload of an event, and what it is about."""
+        facts = self._teller.facts
+        about: dict[str, Any] = {
+            "runId": facts.run_id,
+            "agent": facts.agent,
+            "sessionId": facts.thread,
+            "turnId": facts.turn_id,
+            "at": iso(at),
+            "key": key_of(seq, name),
+        }
+        if name == "started":
+            return encode(decode(payload) | about)
+        encoded = encode(about)
+        return encoded if payload == b"{}" else payload[:-1] + b"," + encoded[1:]
+
+
+def _shown(detail: AnyDetail) -> tuple[str, bytes]:
+    """The type and the payload of a detail."""
+    fields: dict[str, Any] = asdict(detail)
+    del fields["seq"]
+    payload = {wire_name(name): value for name, value in fields.items()}
+    payload["at"] = iso(detail.at)
+    if "items" in payload:
+        payload["items"] = [{_WORDS.get(name, name): value for name, value in one.items()} for one in fields["items"]]
+    return type_of(type(detail)), encode(payload)
+
+
+def wire_name(name: str) -> str:
+    """What a field of a detail is called here."""
+    if name in _WORDS:
+        return _WORDS[name]
+    first, *more = name.split("_")
+    return first + "".join([word.capitalize() for word in more])

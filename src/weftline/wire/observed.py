@@ -1,0 +1,133 @@
+"""Frames of the stream, and the events of what a log has besides facts: deltas, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET, DecodeError, Raw
+from msgspec.json import decode, encode
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
+from weftline.outcome import preview_of
+
+COPY_LIMIT = 100 * 1024
+"""How many bytes of a result an informational event shows; the model always gets all of it."""
+NESTED_LIMIT = 1_000_000
+"""Payload size in bytes above which the nested copy is left out."""
+
+OBSERVED = {
+    TEXT_DELTA: "assistant_delta",
+    THINKING_DELTA: "thinking_delta",
+    PROVIDER_CALL: "tool_result",
+    TOOL_PROGRESS: "tool_progress",
+    TOOL_NOTE: "note",
+}
+"""The events of what is not folded."""
+_OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
+"""What stands between the two numbers of a frame, and after the second."""
+
+
+def frame(seq: int, event: str, payload: bytes) -> bytes:
+    """One SSE frame in the hybrid shape."""
+    head = b'id: %d\nevent: %s\ndata: {"seq":%d,"type":"%s"' % (seq, event.encode(), seq, event.encode())
+    if payload == b"{}":
+        return head + b',"data":{}}\n\n'
+    if len(payload) > NESTED_LIMIT:
+        return head + b"," + payload[1:] + b"\n\n"
+    return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
+
+
+def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
+    """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
+    their stored bodies are their payloads.
+    """
+    event, type_ = _OBSERVATIONS[kind]
+    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    seqs = map(str, range(first_seq, first_seq + len(payloads)))
+    return [
+        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
+        for seq, body in zip(seqs, payloads, strict=True)
+    ]
+
+
+def observed(
+    first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int
+) -> Iterator[tuple[int, str, str]]:
+    """Seq, event and payload of the same, for a reader in this process."""
+    first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
+    for seq, payload in enumerate(payloads, first_seq):
+        yield seq, OBSERVED[kind], payload
+
+
+def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[str]]:
+    split = bodies_joined.decode().split("\n")
+    if first_seq <= after:
+        split, first_seq = split[after + 1 - first_seq :], after + 1
+    if first_seq + len(split) - 1 > upto:
+        split = split[: upto + 1 - first_seq]
+    if kind == PROVIDER_CALL:
+        split = [provider_call(body.encode()).decode() for body in split]
+    elif kind == TOOL_PROGRESS:
+        split = [tool_progress(body.encode()).decode() for body in split]
+    elif kind == TOOL_NOTE:
+        split = [tool_note(body.encode()).decode() for body in split]
+    return first_seq, split
+
+
+def provider_call(body: bytes) -> bytes:
+    """The payload of the `tool_result` for a tool that the provider ran itself, from the stored note.
+
+    `toolType` repeats the name: `type` is the event's own.
+    """
+    note = bodies.decode_note(body)
+    part = note.call
+    result = bodies.provider_result(part)
+    return encode(
+        {
+            "toolUseId": part.id,
+            "name": part.name,
+            "toolType": part.name,
+            "provider": part.provider,
+            "status": part.status,
+            "ok": part.status != "failed",
+            "summary": preview_of(result),
+            "result": excerpt(result),
+            "args": {} if part.input is UNSET else _json(part.input),
+            "phase": "end",
+            "turn": note.turn,
+        }
+    )
+
+
+def tool_progress(body: bytes) -> bytes:
+    """The payload of a `tool_progress`, from the stored note."""
+    note = bodies.decode_progress(body)
+    payload: dict[str, Any] = {"toolUseId": note.call, "name": note.name, "progress": note.progress}
+    if note.total is not None:
+        payload["total"] = note.total
+    if note.message:
+        payload["message"] = note.message
+    return encode(payload)
+
+
+def tool_note(body: bytes) -> bytes:
+    """The payload of a `note`, from what is stored."""
+    note = bodies.decode_tool_note(body)
+    return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
+
+
+def _json(raw: Raw) -> Any:
+    try:
+        return decode(raw)
+    except (DecodeError, RecursionError):
+        return bytes(raw).decode(errors="replace")
+
+
+def excerpt(text: str) -> str:
+    """The part of a result that an event shows."""
+    if len(text) * 4 <= COPY_LIMIT:
+        return text
+    data = text.encode()
+    return text if len(data) <= COPY_LIMIT else data[:COPY_LIMIT].decode(errors="ignore")
