@@ -15,6 +15,7 @@ from weftline.events import AwaitOpened
 from weftline.replay.reading import read_export
 from weftline.runtime.grants import LoggedGrant, grants_in
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.function import FunctionTool
 
 
 @tool(effect="once", confirm="Pay {amount}?", approvers=["user:boss"])
@@ -148,4 +149,4 @@ def test_approvers_that_nobody_could_be_are_refused(options: dict[str, Any], wor
         return ""
 
     with pytest.raises(ValueError, match=words):
-        tool(**{"confirm": "Fire?", **options})(fire)
+        FunctionTool(fire, **{"confirm": "Fire?", **options})  # pyright: ignore[reportArgumentType]

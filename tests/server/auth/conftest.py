@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def read_document() -> ReadDocument | None:
 
 
 @pytest.fixture
-def tools() -> dict[str, Tool]:
+def tools() -> Mapping[str, Tool]:
     return builtin_tools()
 
 
@@ -72,7 +72,7 @@ async def world(
     options: ServerOptions,
     limits: WorkspaceLimits,
     read_document: ReadDocument | None,
-    tools: dict[str, Tool],
+    tools: Mapping[str, Tool],
 ) -> AsyncGenerator[World]:
     clock, transport = Clock(), AiohttpTransport()
     models = Config().catalog(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ class Pay(FunctionTool[..., Any, object]):
 
 
 @pytest.fixture
-def tools() -> dict[str, Tool]:
+def tools() -> Mapping[str, Tool]:
     def pay(amount: int) -> str:
         """Pays."""
         return f"paid {amount}"
