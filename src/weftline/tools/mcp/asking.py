@@ -1,13 +1,21 @@
-"""What MCP servers ask during a call: a person for some values, a model for some text."""
+"""What MCP servers ask during a call: a person for some values, a model for some text.
+
+Over most transports a question does not say which call it belongs to. Those of 2026-07-28 are asked within their call;
+for others it is clear while all calls that are under way are of one run, and nobody is asked otherwise: a person must
+not read what another run is about.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
+
+from weftline.tools.mcp.forms import Form
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientRequestContext, SamplingFnT
@@ -42,14 +50,38 @@ OnElicit: TypeAlias = Callable[[Question], Mapping[str, Any] | Awaitable[Mapping
 OnSample: TypeAlias = Callable[[SampleRequest], str | Awaitable[str]]
 
 
+class Caller(Struct, frozen=True):
+    """A call that is under way, as far as the questions of its server are concerned."""
+
+    run_id: str
+    decline: Callable[[str], object]
+    """Told of a question that nobody is asked."""
+    ask: Callable[[Form], Awaitable[dict[str, Any] | None]] | None = None
+    """Puts a question to the people of its run; None declines."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("CALLER", default=None)
+
+
+def caller_of(callers: Sequence[Caller]) -> Caller | None:
+    """The one of these calls during which a server asks; None if nobody can tell."""
+    own = CALLER.get()
+    if own is not None and own in callers:
+        return own
+    return callers[0] if callers and len({one.run_id for one in callers}) == 1 else None
+
+
 class Asked(Struct, frozen=True):
     """Who answers what servers ask. Where nobody does, questions are declined, and no model is offered at all."""
 
-    on_elicit: OnElicit | None = None
+    on_elicit: OnElicit | Literal["ask"] | None = None
     on_sample: OnSample | None = None
 
-    async def values(self, params: ElicitRequestParams) -> dict[str, Any] | None:
+    async def values(self, params: ElicitRequestParams, caller: Caller | None) -> dict[str, Any] | None:
         """The answer to a question; None if it is declined."""
+        if self.on_elicit == "ask":
+            ask = None if caller is None else caller.ask
+            return None if ask is None else await ask(Form.of(params))
         schema = getattr(params, "requested_schema", None)
         if self.on_elicit is None or schema is None:
             return None

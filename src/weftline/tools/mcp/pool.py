@@ -20,7 +20,7 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
-from weftline.tools.mcp.asking import Asked
+from weftline.tools.mcp.asking import Asked, Caller, caller_of
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class Connection:
         self.mode: ConnectMode = mode
         self._may_change = may_change
         self.credential: Credential | None = None
-        self.questions: list[Callable[[str], object]] = []
-        """Called with the server's questions to a person, for each call in progress."""
+        self.callers: list[Caller] = []
+        """The calls that are under way."""
         self._credentials = credentials
         self._asked = asked
         self.users = 0
@@ -296,14 +296,16 @@ class Connection:
             self._closing.set()
 
     async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """The answer to the server's question to a person; most runs have nobody to ask."""
+        """The answer to the server's question to a person."""
         from mcp.types import ElicitResult
 
-        values = await self._asked.values(params)
+        caller = caller_of(self.callers)
+        values = await self._asked.values(params, caller)
         if values is not None:
-            return ElicitResult(action="accept", content=values)
-        for report in self.questions:
-            report(params.message)
+            return ElicitResult(action="accept", content=values or None)
+        if caller is None or caller.ask is None:
+            for one in self.callers:
+                one.decline(params.message)
         return ElicitResult(action="decline")
 
 
