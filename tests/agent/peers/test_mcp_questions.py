@@ -10,9 +10,10 @@ import pytest
 
 from server.tools.peers import serving
 from server.tools.test_mcp_revisions import REFUSALS, modern
-from weftline import Agent, Engine, Run, mcp
+from weftline import Agent, Engine, Limits, Run, mcp
 from weftline.agent.asking import Await
 from weftline.errors import Conflict
+from weftline.events import ChildEnded
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.mcp.forms import Form
 
@@ -158,6 +159,31 @@ async def test_servers_of_the_newest_revision_ask_too() -> None:
     assert result.calls[-1].result == "paid, accept"
 
 
+async def test_a_request_for_a_model_is_a_run_below_with_the_runs_own_model(tmp_path: Path) -> None:
+    scripted = model(calls("small__think", what=""), "Because.")
+    agent = Agent(scripted, instructions="Keep this to yourself.", tools=[Small(tmp_path, on_sample="model").tools])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        result = await run.result()
+        below = [event async for event in run.events() if isinstance(event, ChildEnded)]
+    assert '"text": "Because."' in result.calls[-1].result
+    asked = scripted.requests[1]
+    assert (asked.messages[-1].text, list(asked.tools)) == ("Why?", [])  # type: ignore[union-attr]
+    assert asked.system is not None and "10 tokens" in asked.system and "Keep this" not in asked.system
+    assert [one.status for one in below] == ["succeeded"] and below[0].usage.output > 0
+
+
+async def test_without_a_model_to_ask_the_server_is_told_so(tmp_path: Path) -> None:
+    agent = Agent(
+        model(calls("small__think", what="")),
+        tools=[Small(tmp_path, on_sample="model").tools],
+        limits=Limits(max_depth=0),
+    )
+    async with Engine() as engine:
+        result = await agent.run("Go.", engine=engine)
+    assert "The model could not be asked." in result.calls[-1].result
+
+
 @pytest.mark.parametrize(
     ("said", "values"),
     [
@@ -172,6 +198,8 @@ def test_several_values_are_an_object_or_lines(said: str, values: dict[str, Any]
     assert form.values(said) == values
 
 
-def test_a_word_that_says_neither_is_refused() -> None:
+def test_words_that_say_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="on_sample must be 'model' or a function, not 'mine'"):
+        mcp("server", on_sample="mine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_elicit must be 'ask', 'decline' or a function, not 'maybe'"):
         mcp("server", on_elicit="maybe")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import Effect
-from weftline.messages import Text
+from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
 from weftline.redaction import Redactor
 from weftline.schema_cost import refusal
@@ -148,18 +148,9 @@ async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redacto
     schema = msgspec.json.decode(redactor.data(msgspec.json.encode(form.schema)), type=dict[str, Any])
     form = replace(form, message=message, schema=schema, url=redactor.text(form.url))
     for _ in range(_TRIES):
-        try:
-            written = canonical_value(msgspec.to_builtins(form)).decode()
-            answer = await further.ask(tool, written)
-        except NotCanonical:
-            return None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None  # the call was cut off
-        said = "".join([part.text for part in answer.parts if isinstance(part, Text)])
-        if answer.is_error or (form.options == (_YES, _NO) and not form.fields and said != _YES):
+        answer = await ask_further(further, tool, msgspec.to_builtins(form))
+        said = "" if answer is None else joined_text(answer.parts)
+        if answer is None or answer.is_error or (not form.fields and said != _YES):
             return None
         values = form.values(said)
         issues = await issues_of(msgspec.json.encode(values), msgspec.json.encode(schema)) if form.fields else ()
@@ -168,6 +159,19 @@ async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redacto
         fault = "; ".join([f"{one.path.strip('/') or 'the answer'} {one.message}" for one in issues[:5]])
         form = replace(form, fault=fault)
     return None
+
+
+async def ask_further(further: FurtherCalls, tool: str, args: Mapping[str, Any]) -> ToolOutput | None:
+    """The result of a further call; None if it cannot be made, or the call that wants it was cut off."""
+    try:
+        return await further.ask(tool, canonical_value(args).decode())
+    except NotCanonical:
+        return None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return None
 
 
 def _choices(field: Mapping[str, Any]) -> tuple[str, ...]:

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.client.client import ConnectMode
     from mcp.client.session import ClientRequestContext
-    from mcp.types import ElicitRequestParams, ElicitResult
+    from mcp.types import (
+        CreateMessageRequestParams,
+        CreateMessageResult,
+        ElicitRequestParams,
+        ElicitResult,
+        ErrorData,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +273,7 @@ class Connection:
                 transport,
                 mode=self.mode,
                 elicitation_callback=self._elicited,
-                sampling_callback=self._asked.sampling,
+                sampling_callback=None if self._asked.on_sample is None else self._sampled,
                 client_info=Implementation(name="weftline", version=__version__),
                 cache=None,
             ) as client:
@@ -307,6 +313,12 @@ class Connection:
             for one in self.callers:
                 one.decline(params.message)
         return ElicitResult(action="decline")
+
+    async def _sampled(
+        self, context: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        """The answer to the server's request for a model."""
+        return await self._asked.text(params, caller_of(self.callers))
 
 
 def _is_authorized(address: McpAddress) -> bool:

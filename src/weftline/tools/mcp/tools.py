@@ -23,7 +23,7 @@ from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace
-from weftline.tools.mcp.asking import CALLER, Caller
+from weftline.tools.mcp.asking import CALLER, Caller, ask_model
 from weftline.tools.mcp.forms import put_to_people
 from weftline.tools.mcp.pool import Connection, McpMissing, McpPool
 from weftline.tools.remote import RemoteTool, UnavailableTool, redacted_apart
@@ -78,6 +78,8 @@ class McpTool(RemoteTool):
     """The name of the server, if it is one that an agent was given."""
     question = ""
     """The tool that puts the server's questions to people; empty if nobody is asked."""
+    model = ""
+    """The tool that asks the run's model for the server; empty if it may not."""
 
     def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpPlace) -> None:
         super().__init__(ToolSpec(name, entry.description, entry.parameters), redactor=address.redactor)
@@ -90,8 +92,8 @@ class McpTool(RemoteTool):
 
     @property
     def host(self) -> bool:
-        """Whether its calls may ask for further ones: the server's questions are such."""
-        return bool(self.question)
+        """Whether its calls may ask for further ones: the server's questions and requests are such."""
+        return bool(self.question or self.model)
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError
@@ -145,7 +147,10 @@ class McpTool(RemoteTool):
         ask = None
         if further is not None and self.question:
             ask = partial(put_to_people, further=further, tool=self.question, redactor=redactor)
-        caller = Caller(context.run_id, decline, ask)
+        sample = None
+        if further is not None and self.model:
+            sample = partial(ask_model, further=further, tool=self.model, redactor=redactor)
+        caller = Caller(context.run_id, decline, ask, sample)
         connection.callers.append(caller)
         within = CALLER.set(caller)
         try:

@@ -64,7 +64,7 @@ def mcp(
     timeout_s: float | None = None,
     connect_s: float | None = None,
     on_elicit: OnElicit | Literal["ask", "decline"] = "ask",
-    on_sample: OnSample | None = None,
+    on_sample: OnSample | Literal["model"] | None = None,
 ) -> McpServer:
     """The tools of an MCP server, as `<name>__<tool>`. Needs the extra `mcp`.
 
@@ -88,11 +88,14 @@ def mcp(
         connect_s: For connecting and listing the tools; 10 s for a URL, 60 s for a command.
         on_elicit: Answers the server's questions to a person. As it is, the people of the run are asked, like by
             `ask_user`; with "decline" nobody is.
-        on_sample: Answers the server's requests for a model; without it the server is told that there is none.
+        on_sample: Answers the server's requests for a model; with "model" the run's own does, in a run below it.
+            Without it the server is told that there is none.
     """
     place: McpPlace
     if isinstance(on_elicit, str) and on_elicit not in ("ask", "decline"):
         raise ValueError(f"on_elicit must be 'ask', 'decline' or a function, not {on_elicit!r}")
+    if isinstance(on_sample, str) and on_sample != "model":
+        raise ValueError(f"on_sample must be 'model' or a function, not {on_sample!r}")
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be {' or '.join(map(repr, TRANSPORTS))}, not {transport!r}")
     if revision is not None and revision not in REVISIONS:
@@ -181,6 +184,11 @@ class McpServer:
         self._revision: Revision | None = revision
         self._asked = asked
         self._connected: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connected] = WeakKeyDictionary()
+
+    @property
+    def samples(self) -> bool:
+        """Whether the server may ask the model of a run that calls it."""
+        return self._asked.on_sample == "model"
 
     def __repr__(self) -> str:
         return f"<mcp {self.name!r} {self._place.shown}>"
