@@ -94,6 +94,15 @@ ToolRef: TypeAlias = LocalRef | A2ALocalRef | McpLocalRef | A2ARef | McpRef | St
 _CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2ALocalRef, McpLocalRef))
 
 
+class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """The call that a child run carries out: whose it is, and what it was made with."""
+
+    agent: str | None
+    id: str
+    tool: str
+    args: Raw
+
+
 class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stored in full, defaults included: a default that changes later must not affect an existing run."""
 
@@ -131,6 +140,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
     labels: dict[str, str] = {}
     """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
+    asked_by: ParentCall | None = None
+    """For a child run."""
 
     @property
     def thread_keeps_all(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts, prompts_behavior
@@ -16,7 +17,7 @@ from weftline.agent.above import Above, Listener
 from weftline.agent.asking import answer_by_code
 from weftline.agent.call_values import coerced_args, in_words, object_of, parts_of, written_object
 from weftline.agent.calling import HookFailed, Hooks
-from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.deps import OwnedDeps
 from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
@@ -34,7 +35,7 @@ from weftline.agent.subagents import Subagent
 from weftline.canonical import canonical_value
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text, UserPart, joined_text
-from weftline.plan import RunPlan
+from weftline.plan import ParentCall, RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
 from weftline.runtime.code import (
@@ -43,6 +44,7 @@ from weftline.runtime.code import (
     CodeAnswer,
     CodeFailed,
     Gated,
+    Inside,
     Judged,
     PendingAwait,
     PendingCall,
@@ -50,6 +52,7 @@ from weftline.runtime.code import (
 )
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.coercion import coercions
 from weftline.tools.results import output_bytes, output_of, raised_by
 from weftline.tools.workers import left_behind
@@ -93,7 +96,7 @@ class AgentCode:
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self.context = RunContext(info, deps)
+        self.context = RunContext(info, deps, Entered())
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -184,6 +187,9 @@ class AgentCode:
     async def _instructed(self, make: Callable[[RunContext[Any]], str | Awaitable[str]]) -> str:
         rendered = make(self.context)
         return rendered if isinstance(rendered, str) else await rendered
+
+    def enter(self, inside: Inside) -> None:
+        self.context.entered.inside = inside
 
     def prepare_context(self, context: ToolContext) -> None:
         context.deps = self.context.deps
@@ -320,8 +326,10 @@ class AgentCode:
         return Verdict(over=over, steer=steer)
 
     async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
+        if call.tool is not None and not stored and (output.bounds is not None or bounded_of(call.tool)):
+            output = with_bounds(call.tool, output)
         output = await self._finished(call, output, stored=stored)
-        return Gated("answered", call.args, output.parts, output.is_error)
+        return Gated("answered", call.args, output.parts, output.is_error, bounds=output.bounds)
 
     async def _unfit(self, call: PendingCall) -> Gated:
         """A call of a tool that is not there, or with arguments that do not fit it."""
@@ -416,7 +424,8 @@ class AgentCode:
                 await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
             raise ToolFailed(prompts.gate_failed(self._shown(call))) from failed
-        return await self._planner(self._plan, subagent, task, system=system, limits=limits)
+        plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
+        return replace(plan, asked_by=ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}")))
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
         subagent = call.tool

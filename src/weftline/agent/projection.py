@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from weftline import events
 from weftline.agent.results import RETRYABLE
 from weftline.events import AnyEvent
-from weftline.failure import CallFailure, failed_as, hint_of, recovers_by
+from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_by
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
@@ -128,18 +128,19 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         result=text,
         how=head.how,
         parent_call=head.parent or None,
-        failure=_failure(head, closed, text) if head.is_error else None,
+        failure=call_failure(head, closed.failure, text) if head.is_error else None,
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
         bounds=closed.bounds,
         server_data=for_timeline(closed.server_data),
     )
 
 
-def _failure(head: log.CallClosed, closed: bodies.ClosedBody, text: str) -> CallFailure | None:
+def call_failure(head: log.CallClosed, stored: Failure | None, text: str) -> CallFailure | None:
+    """A failure as those see it who follow a run; `stored` is what is known besides how the call was closed."""
     kind, recovery = failed_as(head), recovers_by(head)
     if kind is None or recovery is None:
         return None
-    hint = hint_of(head, tool=head.name, message=text, failure=closed.failure)
+    hint = hint_of(head, tool=head.name, message=text, failure=stored)
     return CallFailure(kind, recovery, hint)
 
 

@@ -43,6 +43,12 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """How much of all there is its result has."""
     server_data: tuple[ServerData, ...] = ()
     """All that it left besides, whoever it is for."""
+    result_omitted: bool = False
+    """Whether a hook is shown the call without its result, which is too large: see `RunContext.result_of`."""
+    result_omitted_reason: str | None = None
+    """Then `workflow_budget`."""
+    result_bytes: int = 0
+    """The size of the whole result."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):

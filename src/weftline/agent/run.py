@@ -9,20 +9,20 @@ from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
 from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
-from weftline.agent.projection import events_of, finished_call, object_of
-from weftline.agent.results import CallRecord, OutputT, RunResult, failure
+from weftline.agent.projection import events_of
+from weftline.agent.records import record_of
+from weftline.agent.results import OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.details import AnyDetail
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
-from weftline.events import AnyEvent, CallFinished, Event, TextDelta, TurnFinished, TurnRestarted
-from weftline.failure import Failure
+from weftline.events import AnyEvent, Event, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     AttemptFailed,
-    CallClosed,
+    FinalForced,
     HistoryPinned,
     RunCreated,
     RunEnded,
@@ -298,7 +298,6 @@ class _Told:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._conversation = Conversation(())
-        self._calls: list[CallRecord] = []
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
@@ -319,8 +318,6 @@ class _Told:
                     self._began_us = item.at
                 case HistoryPinned():
                     self.pinned = head.upto
-                case CallClosed():
-                    self._take_call(head, item.body)
                 case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
                     self._own += head.usage
                 case RunEnded():
@@ -328,27 +325,9 @@ class _Told:
                     self._ended_us = item.at
                 case _:
                     pass
-            self._conversation.take(head, item.body)
-
-    def _take_call(self, head: CallClosed, body: bytes) -> None:
-        event, closed = finished_call(head, body), bodies.decode_closed(body)
-        args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
-        self._calls.append(
-            CallRecord(
-                id=head.id,
-                name=head.name,
-                args=object_of(args),
-                ok=event.ok,
-                result=event.result,
-                how=head.how,
-                turn=head.turn,
-                parent_call=head.parent or None,
-                failure=_failure(event, closed.failure),
-                telemetry=event.telemetry,
-                bounds=closed.bounds,
-                server_data=closed.server_data,
-            )
-        )
+            # What the model is told before a forced last turn is an instruction, and not a message of the run.
+            if not isinstance(head, FinalForced):
+                self._conversation.take(head, item.body)
 
     def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
         if self._end is None:
@@ -365,7 +344,7 @@ class _Told:
             value=value,
             messages=(*history, *messages),
             new_messages=tuple(messages[self._given :]),
-            calls=tuple(self._calls),
+            calls=tuple([record_of(call) for call in self._conversation.past]),
             usage=head.usage,
             own_usage=self._own,
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
@@ -377,12 +356,3 @@ class _Told:
             provider_failure=ended.provider,
             reason=head.reason,
         )
-
-
-def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:
-    """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
-    told = event.failure
-    if told is None:
-        return None
-    message, causes = (event.result, ()) if stored is None else (stored.message, stored.causes)
-    return Failure(message, told.kind, told.recovery, told.hint, causes)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.json import decode
+
 from weftline.agent import skilled
 from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
@@ -223,6 +225,7 @@ class AgentTools:
             metadata=plan.metadata,
             labels=plan.labels,
             parent=None if parent is None else parent.run,
+            **_asked_by(plan),
             depth=0 if parent is None else parent.depth,
         )
         tools, deps, owned = dict[str, Tool](base.tools), None, None
@@ -369,6 +372,14 @@ class AgentTools:
         if is_toolset(one):
             return await self._opened.tools(one)
         return (one,)
+
+
+def _asked_by(plan: RunPlan) -> dict[str, Any]:
+    asked = plan.asked_by
+    if asked is None:
+        return {}
+    args = decode(asked.args)
+    return {"parent_agent": asked.agent, "parent_call": asked.id, "tool": asked.tool, "tool_args": args}
 
 
 def is_among(only: Sequence[str] | None, name: str) -> bool:

@@ -70,6 +70,14 @@ class TurnBody(Struct, omit_defaults=True):
     calls: tuple[TurnCall, ...] = ()
     problem: str = ""
     """How the answer breaks the run's output schema."""
+    state: Raw | UnsetType = UNSET
+    """What hooks changed of what the run remembers. As in `ClosedBody`."""
+
+
+class StateBody(Struct):
+    """Of `state.changed`. As in `ClosedBody`."""
+
+    state: Raw
 
 
 class AskedBody(Struct, omit_defaults=True):
@@ -101,6 +109,8 @@ class GatedBody(Struct, omit_defaults=True):
     steer: str = ""
     """What the model reads after the results of the turn."""
     ask: AskBody | None = None
+    bounds: Bounds | None = None
+    """Of an answer that is a part of something larger."""
 
 
 class AwaitBody(Struct, omit_defaults=True):
@@ -306,6 +316,7 @@ _NOBODY: dict[int, AskBody] = {}
 _NO_FAILURES: dict[int, Failure] = {}
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
+decode_state = Decoder(StateBody).decode
 decode_asked = Decoder(AskedBody).decode
 decode_gated = Decoder(GatedBody).decode
 decode_rendered = Decoder(RenderedBody).decode

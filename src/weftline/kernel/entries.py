@@ -199,6 +199,10 @@ class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):
     """The instructions of a run whose agent makes them by code, for all of its turns. Body: `RenderedBody`."""
 
 
+class StateChanged(Head, frozen=True, tag="state.changed"):
+    """Hooks have changed what the run remembers, between two entries that could have said so. Body: `StateBody`."""
+
+
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
     """A new driver took over a run with work in flight: what earlier epochs had begun is lost.
 
@@ -506,6 +510,7 @@ Fact: TypeAlias = (
     RunCreated
     | HistoryPinned
     | InstructionsRendered
+    | StateChanged
     | RunAdopted
     | AttemptStarted
     | AttemptFailed

@@ -53,6 +53,7 @@ from weftline.kernel.entries import (
     RunEnded,
     RunPaused,
     RunResumed,
+    StateChanged,
     TimerFired,
     TurnCompleted,
 )
@@ -112,6 +113,10 @@ def _run_created(s: State, head: RunCreated, at: int) -> State:
 
 def _history_pinned(s: State, head: HistoryPinned, at: int) -> State:
     return replace(s, version=s.version + 1, history=head.upto)
+
+
+def _state_changed(s: State, head: StateChanged, at: int) -> State:
+    return replace(s, version=s.version + 1)
 
 
 def _instructions_rendered(s: State, head: InstructionsRendered, at: int) -> State:
@@ -400,6 +405,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     RunCreated: _run_created,
     HistoryPinned: _history_pinned,
     InstructionsRendered: _instructions_rendered,
+    StateChanged: _state_changed,
     RunAdopted: _run_adopted,
     AttemptStarted: _attempt_started,
     AttemptFailed: _attempt_failed,

@@ -169,6 +169,8 @@ class ModelRequest(Struct):
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0
     native: list[bytes | None] = []
+    run: object = None
+    """The `RunContext` of the run that asks, if it is an agent's. For providers of your own: nothing of it is sent."""
 
 
 class NativeRequest(Struct, frozen=True):

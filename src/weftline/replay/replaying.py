@@ -37,6 +37,7 @@ from weftline.kernel.entries import (
     How,
     InstructionsRendered,
     RunCreated,
+    StateChanged,
     TurnCompleted,
     decode_fact,
 )
@@ -354,7 +355,14 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
     match head:
         case RunCreated():
             return not state.created
-        case InstructionsRendered() | ContextCompacted() | RunUnattended() | DeployAdopted() | BudgetRefused():
+        case (
+            InstructionsRendered()
+            | StateChanged()
+            | ContextCompacted()
+            | RunUnattended()
+            | DeployAdopted()
+            | BudgetRefused()
+        ):
             return not state.ended
         case CallClosed():
             return head.how in _BY_TOOLS and any(

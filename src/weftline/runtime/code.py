@@ -11,9 +11,11 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody
-from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
+from weftline.kernel.entries import AwaitKind, CallClosed, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
+from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.tools.arguments import InvalidArguments
@@ -63,6 +65,8 @@ class Gated(Struct, frozen=True):
     """What the model reads after the results of the turn."""
     ask: Ask | None = None
     """What a person is asked before the call begins, in place of what its tool would ask."""
+    bounds: Bounds | None = None
+    """Of an answer that is a part of something larger."""
     allowed_by: str = ""
     """Why nobody has to be asked what its tool would ask."""
 
@@ -138,6 +142,33 @@ class ChildEnd(Struct, frozen=True):
     elapsed_us: int = 0
 
 
+class PastCall(Struct, frozen=True, gc=False):
+    """A call of the run that has its result, with its final arguments."""
+
+    head: CallClosed
+    args: bytes
+    parts: tuple[UserPart, ...]
+    failure: Failure | None
+    telemetry: Telemetry | None
+    bounds: Bounds | None
+    server_data: tuple[ServerData, ...]
+
+
+class Inside(Protocol):
+    """A run as its agent's code sees it while it is carried out."""
+
+    @property
+    def state(self) -> MutableMapping[str, Any]: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def time_left_s(self) -> float | None: ...
+    @property
+    def calls(self) -> Sequence[PastCall]: ...
+
+
 class CodeFailed(ProviderError):
     """The agent's own code failed, so that its model is not asked, or its answer not taken. `code` says what failed."""
 
@@ -146,6 +177,15 @@ class CodeFailed(ProviderError):
 
 
 class RunCode(Protocol):
+    @property
+    def context(self) -> object:
+        """What the agent's code is told about the run."""
+        ...
+
+    def enter(self, inside: Inside) -> None:
+        """The run is in memory from here on, and can be looked at."""
+        ...
+
     @property
     def gates(self) -> bool:
         """Whether calls are shown to `gate` before they are announced."""

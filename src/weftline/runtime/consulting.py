@@ -44,9 +44,10 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
         Raw(gated.args) if changed else UNSET,
         (Text(asking.problem),) if asking.problem else gated.parts,
         gated.is_error or bool(asking.problem),
-        memory.changes(),
+        work.conversation.changes(memory.changed),
         gated.steer,
         asking.body,
+        None if asking.problem else gated.bounds,
     )
     head = CallGated(
         command.turn,

@@ -10,7 +10,7 @@ it is empty; an empty dict or tuple costs it nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -55,6 +55,7 @@ from weftline.kernel.entries import (
     MessagesTaken,
     OutputRejected,
     ResultsOverBudget,
+    StateChanged,
     TurnCompleted,
     decode_fact,
 )
@@ -72,6 +73,7 @@ from weftline.messages import (
 )
 from weftline.outcome import Bounds
 from weftline.plan import RunPlan
+from weftline.runtime.code import PastCall
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
@@ -79,6 +81,7 @@ from weftline.store.base import Stored
 
 _PARTS = (
     InstructionsRendered,
+    StateChanged,
     DeployAdopted,
     TurnCompleted,
     CallAsked,
@@ -108,6 +111,7 @@ _NOT_COUNTED = frozenset[How](
 
 
 _AS_ASKED = TurnCall()
+_NOTHING: dict[str, Any] = {}
 _WITH_ANSWER = frozenset[How]({"returned", "answered"})
 """How a call is closed that has an answer of its tool's, or of who answered in its place."""
 
@@ -159,7 +163,12 @@ class Conversation:
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
         """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
-        """What the run's tools remember from call to call."""
+        """What the run's tools and hooks remember."""
+        self.unsaved: dict[str, Any] = {}
+        """What hooks have changed of that, and no entry has yet; None stands for what they forgot."""
+        self._past: list[PastCall] | None = None
+        self._instruction: Message | None = None
+        """What the model was told before its last turn, which is not a message of the run."""
         self.counts: dict[str, int] = {}
         """How often each tool was called: carried out, answered in its place, unknown or invalid."""
         self.system: str | None = None
@@ -235,8 +244,8 @@ class Conversation:
         return range(first, self._given)
 
     def added(self) -> list[Message]:
-        """Everything after the run's input."""
-        return self.messages[self._given :]
+        """Everything after the run's input that is a message of the run."""
+        return [message for message in self.messages[self._given :] if message is not self._instruction]
 
     def exchange(self) -> list[Message]:
         """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
@@ -354,6 +363,7 @@ class Conversation:
             case CallClosed():
                 closed = bodies.decode_closed(body)
                 self._remember(closed.state)
+                self._keep(head, closed)
                 if head.how in ("unknown", "excluded"):
                     self.unavailable = (*self.unavailable, head.name)
                 if head.how not in _NOT_COUNTED:
@@ -392,6 +402,8 @@ class Conversation:
                 rendered = bodies.decode_rendered(body)
                 self.system = rendered.text
                 self._remember(rendered.state)
+            case StateChanged():
+                self._remember(bodies.decode_state(body).state)
             case DeployAdopted():
                 if self.digests is not None:
                     self.digests = adopted(self.digests, head.changed)
@@ -405,6 +417,8 @@ class Conversation:
                     self._add(User.of(text, injected=True), len(text))
                 if isinstance(head, OutputRejected):
                     self.rejected = text
+                if isinstance(head, FinalForced) and text:
+                    self._instruction = self.messages[-1]
             case MessageQueued():
                 user = bodies.decode_message(body)
                 assert isinstance(user, User)
@@ -436,6 +450,7 @@ class Conversation:
         return tuple([joined_text(self._queued[id].parts) if id in self._queued else "" for id in ids])
 
     def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
+        self._remember(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
         self.turn, self.args = turn, bodies.turn_args(turn)
@@ -504,10 +519,30 @@ class Conversation:
         if hint is not None:
             self.hints[head.index] = hint
 
+    def _keep(self, head: CallClosed, closed: ClosedBody) -> None:
+        args = self.args[head.index] if head.index < len(self.args) else b"{}"
+        about = closed.failure, closed.telemetry, closed.bounds, closed.server_data
+        self.past.append(PastCall(head, args, closed.parts, *about))
+
+    @property
+    def past(self) -> list[PastCall]:
+        """The calls that have a result, in the order in which they got it."""
+        if self._past is None:
+            self._past = []
+        return self._past
+
+    def changes(self, own: Mapping[str, Any] = _NOTHING) -> Raw | UnsetType:
+        """What an entry has to say about what is remembered: what hooks changed, and then what a call changed of its
+        own. Raises `NotCanonical` for what is not JSON."""
+        changed = {**self.unsaved, **own} if self.unsaved else own
+        return Raw(canonical_value(dict(changed))) if changed else UNSET
+
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:
             return
         for key, value in decode(changes, type=dict[str, Any]).items():
+            if key in self.unsaved and self.unsaved[key] == value:
+                del self.unsaved[key]
             if value is None:
                 self.memory.pop(key, None)
             else:

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.bounded.pool import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
-from weftline.kernel.entries import CallStarted, Parent, TimerFired
+from weftline.kernel.bodies import StateBody, encode
+from weftline.kernel.entries import CallStarted, Parent, StateChanged, TimerFired
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -36,6 +38,7 @@ from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
+from weftline.runtime.code import RunCode
 from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
@@ -123,7 +126,7 @@ class Driver:
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
-                    await code.happened(driving.taken_facts(), messages=work.conversation.messages)
+                    await self._tell(run, code)
                     if run.gone or self.stopping:
                         break
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
@@ -137,7 +140,7 @@ class Driver:
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
             if code is not None:
-                await code.happened(driving.taken_facts(), messages=work.conversation.messages)
+                await self._tell(run, code)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -154,6 +157,15 @@ class Driver:
         finally:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
+
+    async def _tell(self, run: LiveRun, code: RunCode) -> None:
+        """Tells the agent's code what happened, and writes down what it wants to be remembered."""
+        conversation = run.work.conversation
+        await code.happened(run.driving.taken_facts(), messages=conversation.messages)
+        if conversation.unsaved and not run.gone and not run.state.ended:
+            changes = conversation.changes()
+            if changes is not UNSET:
+                self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
 
     async def _finish(self, run: LiveRun) -> None:
         """What has begun may finish until the drain is over; but what asks for others would wait for those in vain."""

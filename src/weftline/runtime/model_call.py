@@ -266,6 +266,8 @@ class _ModelCall:
             metadata=metadata,
         )
         turn.problem = problem
+        if work.conversation.unsaved:
+            turn.state = work.conversation.changes()
         executed = [note_body(part, turn=command.turn) for part in message.parts if isinstance(part, ProviderCall)]
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
@@ -347,6 +349,7 @@ def _request(
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native(model.catalog_id),
+        run=None if work.toolbox is None or work.toolbox.code is None else work.toolbox.code.context,
     )
 
 

@@ -16,6 +16,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.conversation import blobs_of
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.inheriting import Inherited, as_fact, left_to
+from weftline.runtime.inside import RunInside
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.recovery import adoption
@@ -92,10 +93,12 @@ class RunOpener:
         if deploy.asks is not None:
             facts.append(deploy.asks)
         if changed:
-            body = b"" if not anew else encode(RenderedBody(rendered or "", memory.changes()))
+            body = b"" if not anew else encode(RenderedBody(rendered or "", work.conversation.changes(memory.changed)))
             facts.append(Draft(DeployAdopted(changed), body))
         elif rendered is not None and work.conversation.system is None:
-            facts.append(Draft(InstructionsRendered(), encode(RenderedBody(rendered, memory.changes()))))
+            facts.append(
+                Draft(InstructionsRendered(), encode(RenderedBody(rendered, work.conversation.changes(memory.changed))))
+            )
         work.conversation.contents.update(contents)
         work.blobs.clear()
         run.driving.opened = True
@@ -124,6 +127,8 @@ class RunOpener:
                 )
                 toolbox = await self._tools.open(work.plan, run=who, secrets=work.secrets)
                 work.toolbox = toolbox.under(work.plan.limits.policy)
+                if toolbox.code is not None:
+                    toolbox.code.enter(RunInside(run))
         self._making.pop(run.key, None)
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:

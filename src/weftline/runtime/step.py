@@ -242,7 +242,8 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
             head = replace(head, is_error=gated.is_error)
     if size := size_of(work, parts):
         head = replace(head, size=size)
-    return Draft(head, closed_body(work, head.index, parts, failure=failure))
+    bounds = None if gated is None or head.is_error else gated.bounds
+    return Draft(head, closed_body(work, head.index, parts, failure=failure, bounds=bounds))
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:

@@ -118,7 +118,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             command.turn,
             extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
-    return _closed(command, call, work, output, how, active_us, state=_remembered(memory, call.name, context))
+    return _closed(command, call, work, output, how, active_us, state=_remembered(memory, work, context))
 
 
 async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
@@ -134,12 +134,13 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
     return replace(output, server_data=left)
 
 
-def _remembered(memory: RunMemory, tool: str, context: ToolContext) -> Raw | UnsetType:
+def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Raw | UnsetType:
     try:
-        return memory.changes()
+        return work.conversation.changes(memory.changed)
     except NotCanonical as error:
+        tool = context.tool_name
         logger.error("run %s: what the tool %s wants to remember is not JSON: %s", context.run_id, tool, error)
-        return UNSET
+        return work.conversation.changes()
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
@@ -173,7 +174,8 @@ async def _ask(
         async with services.deadlines.after(limit_s):
             answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
         if isinstance(answer, Happened):
-            return output_of(answer.result, tool_name=call.name)
+            output = output_of(answer.result, tool_name=call.name)
+            return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
     except (Exception, SystemExit, asyncio.CancelledError):
         if is_being_cancelled():
             raise

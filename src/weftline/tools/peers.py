@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from weftline.net.address import parse
@@ -28,6 +29,7 @@ def a2a(
     headers: Mapping[str, str] | None = None,
     context_id: str | None = None,
     timeout_s: float = CALL_S,
+    effect: Literal["read", "idempotent", "once"] | None = None,
 ) -> A2APeer:
     """An A2A agent that tasks can be delegated to, as one tool. Nothing is asked of it before the first call.
 
@@ -38,8 +40,11 @@ def a2a(
         headers: Sent with every request to the origin of `url`.
         context_id: Sent with every message, to go on with one conversation.
         timeout_s: For one task.
+        effect: What sending a message again would mean; `once` by default.
     """
     parse(url)
+    if effect not in (None, "read", "idempotent", "once"):
+        raise ValueError(f"effect {effect!r} is not one of read, idempotent, once: a peer cannot be asked afterwards")
     name = name_of_url(url)[:_MAX_NAME] if name is None else name
     if not _NAME.fullmatch(name):
         raise ValueError(f"a tool cannot be named {name!r}: a letter, then letters, digits and underscores")
@@ -50,6 +55,7 @@ def a2a(
         headers=dict(headers or {}),
         context_id=context_id,
         timeout_s=timeout_s,
+        effect=effect or "once",
     )
 
 
@@ -77,6 +83,7 @@ class A2APeer:
         headers: Mapping[str, str],
         context_id: str | None,
         timeout_s: float,
+        effect: Literal["read", "idempotent", "once"] = "once",
     ) -> None:
         self.name = name
         self._url = url
@@ -84,6 +91,7 @@ class A2APeer:
         self._headers = headers
         self._context_id = context_id
         self._timeout_s = timeout_s
+        self._effect = effect
         self._forms = A2AForms()
         self._dialled: WeakKeyDictionary[asyncio.AbstractEventLoop, _Dialled] = WeakKeyDictionary()
 
@@ -104,6 +112,7 @@ class A2APeer:
             cancellations=dialled.cancellations,
         )
         tool.timeout_s = self._timeout_s
+        tool.effect = self._effect
         return [tool]
 
     async def close(self) -> None:

@@ -52,6 +52,7 @@ from weftline.kernel.entries import (
     RunEnded,
     RunPaused,
     RunResumed,
+    StateChanged,
     TimerFired,
     TurnCompleted,
     decode_fact,
@@ -443,6 +444,7 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
     {
         HistoryPinned,
         InstructionsRendered,
+        StateChanged,
         RunAdopted,
         AttemptFailed,
         OutputAccepted,
