@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from msgspec import UNSET, Raw, UnsetType
+
+from weftline.canonical import canonical_value
+
 
 class RunMemory(MutableMapping[str, Any]):
     """Reads through to what the run knows and keeps the changes apart, to be stored with the call's result.
@@ -40,3 +44,7 @@ class RunMemory(MutableMapping[str, Any]):
     def changed(self) -> dict[str, Any]:
         """What the call changed; None stands for what it forgot."""
         return self._changed
+
+    def changes(self) -> Raw | UnsetType:
+        """The same, for the log. Raises `NotCanonical` for what is not JSON."""
+        return Raw(canonical_value(self._changed)) if self._changed else UNSET
