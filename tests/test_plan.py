@@ -140,7 +140,7 @@ VERSION_5 = replace(
         ),
     ),
 )
-EXAMPLE = replace(
+VERSION_6 = replace(
     VERSION_5,
     v=6,
     tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
@@ -152,6 +152,7 @@ EXAMPLE = replace(
     ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
+EXAMPLE = replace(VERSION_6, v=7, turn_id="turn-7")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe = st.none() | texts
@@ -243,6 +244,7 @@ def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
     assert decode_plan((PLANS / "v4.json").read_bytes()) == VERSION_4
     assert decode_plan((PLANS / "v5.json").read_bytes()) == VERSION_5
+    assert decode_plan((PLANS / "v6.json").read_bytes()) == VERSION_6
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

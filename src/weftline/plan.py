@@ -19,7 +19,7 @@ from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -128,6 +128,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
     digests: Digests | None = None
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
+    turn_id: str = ""
+    """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 
     @property
     def thread_keeps_all(self) -> bool:

@@ -13,6 +13,7 @@ from weftline.agent.context import RunContext
 from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
 from weftline.agent.settings import Limits, Settings
+from weftline.errors import InvalidRequest
 from weftline.messages import Message
 from weftline.providers.base import Provider
 from weftline.suggestions import did_you_mean
@@ -25,6 +26,9 @@ else:
     from typing import TypeVar
 
     DepsT = TypeVar("DepsT")
+
+
+_MAX_TURN_ID_CHARS = 255
 
 
 class RunOptions(TypedDict, Generic[DepsT], total=False):
@@ -56,8 +60,19 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]
+    turn_id: str
+    """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
+
+
+def turn_id_of(given: object) -> str:
+    """Raises `InvalidRequest` for what is not a name."""
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not given or len(given) > _MAX_TURN_ID_CHARS or "\x00" in given:
+        raise InvalidRequest(f"turn_id= is a text of 1 to {_MAX_TURN_ID_CHARS} characters.")
+    return given
 
 
 def check_options(options: Mapping[str, object]) -> None:

@@ -45,6 +45,7 @@ def plan_of(
     fallbacks: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     requested_by: str = "",
+    turn_id: str = "",
     durable: bool = True,
 ) -> RunPlan:
     """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
@@ -79,6 +80,7 @@ def plan_of(
         code=code,
         only=None if only is None else tuple(only),
         requested_by=requested_by,
+        turn_id=turn_id,
     )
 
 
@@ -119,6 +121,7 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         path=(*parent.path, name),
         metadata=parent.metadata,
         requested_by=parent.requested_by,
+        turn_id=parent.turn_id,
     )
 
 
@@ -155,6 +158,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         fallbacks=sent.fallbacks,
         metadata=sent.metadata,
         requested_by=sent.requested_by,
+        turn_id=sent.turn_id,
     )
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):

@@ -12,7 +12,9 @@ from weftline.agent.profiled import Profile, classes_of, profiled_events, teller
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
+from weftline.agent.snapshots import snapshot_of
 from weftline.details import AnyDetail
+from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
@@ -175,6 +177,13 @@ class Run(Generic[OutputT]):
         row = await host.row(await self._key())
         assert row is not None
         return cast("Status", row.status)
+
+    async def snapshot(self) -> RunSnapshot:
+        """The run as it stands: its phase, what it has said and used, its calls and children, and who is asked what."""
+        host = await self._engine.runtime()
+        row = await host.row(await self._key())
+        assert row is not None
+        return await snapshot_of(host.logs, row, thread=await host.session_id(row.thread))
 
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by the id of the model, also while it goes on."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct
-from msgspec.json import decode
+from msgspec.json import Decoder, decode
 from msgspec.structs import replace
 
 from weftline import details
@@ -38,6 +38,15 @@ _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
 
+class _Given(Struct):
+    """What a plan has of these, whatever its version."""
+
+    turn_id: str = ""
+
+
+_decode_given = Decoder(_Given).decode
+
+
 class RunFacts(Struct, frozen=True):
     """What every detail says about its run."""
 
@@ -58,8 +67,10 @@ class _Asked(Struct, frozen=True):
 
 def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFacts:
     """`created` is the body of the run's first entry; None if retention has removed it."""
-    agent = None if created is None else agent_of(bodies.decode_created(created).plan)
-    return RunFacts(run_id, agent, thread, run_id)
+    if created is None:
+        return RunFacts(run_id, None, thread, run_id)
+    plan = bodies.decode_created(created).plan
+    return RunFacts(run_id, agent_of(plan), thread, _decode_given(plan).turn_id or run_id)
 
 
 class Teller:

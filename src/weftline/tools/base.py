@@ -279,6 +279,15 @@ def tags_of(tool: Tool) -> frozenset[str]:
     return frozenset(getattr(tool, "tags", ()))
 
 
+def title_of(tool: Tool) -> str:
+    """What people call it: its own title, or its name in words."""
+    title = getattr(tool, "title", "")
+    if isinstance(title, str) and title:
+        return title
+    words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
 def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
     """What it wants if a crash cuts a call of it off; None leaves that to the run."""
     return getattr(tool, "in_doubt", None)
