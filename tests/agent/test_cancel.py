@@ -127,7 +127,8 @@ async def test_a_receipt_has_every_call_of_a_run_and_its_children_in_one_list_an
         offered = engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
         async for event in offered:
             if isinstance(event, CallOpened):
-                of_client = await offered.cancel()
+                break
+        of_client = await offered.cancel()
         assert [call.name for call in of_client.in_doubt] == ["ask_client"] and not of_client.stopped
         done = await engine.start(Agent(ScriptedModel([calls("look"), "Done."]), name="done", tools=[look]), "Go.")
         await done.result()
