@@ -48,6 +48,7 @@ TABLE: dict[str, Row] = {
     "await_expired": Row(409, False, "The run went on without the answer; read its snapshot."),
     "interrupts_not_allowed": Row(403, False, "Let the run end, or cancel it."),
     "four_eyes": Row(403, False, "Let somebody else approve it."),
+    "not_approver": Row(403, False, "Let one of those decide whom `approvers` names."),
     "unknown_run": Row(404, False, "Check the run id."),
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),

@@ -198,6 +198,8 @@ class AwaitOpened(Event, frozen=True):
     call_id: str = ""
     options: tuple[str, ...] = ()
     clarification: Clarification | None = None
+    approvers: tuple[str, ...] = ()
+    """Who may decide; anybody if there are none."""
 
 
 class AwaitClosed(Event, frozen=True):

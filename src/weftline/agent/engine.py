@@ -311,7 +311,7 @@ class Engine(WatchedRuns, EndedRuns):
         *,
         nobody_to_ask: bool = False,
     ) -> Run[OutputT]:
-        check_options(options)
+        check_options(prompt, options)
         host = await self.runtime()
         name = self._carried_by(agent, options)
         try:

@@ -154,6 +154,7 @@ def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
         call_id=asked.call,
         options=asked.options,
         clarification=asked.clarification,
+        approvers=asked.approvers,
     )
 
 

@@ -12,11 +12,21 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid, run_has_ended
+from weftline.errors import (
+    LOG_DAMAGED,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    Issue,
+    NotFound,
+    StoreError,
+    invalid,
+    run_has_ended,
+)
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
-from weftline.runtime.awaits import covers, question_of
+from weftline.runtime.awaits import covers, may_decide, question_of
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import LogReader
@@ -99,8 +109,14 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
 
 
 def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
-    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments."""
+    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments, and `Forbidden` for
+    somebody else's than the approvers'.
+    """
     assert question.kind != "call"
+    if question.index != OF_RUN and question.kind != "clarification":
+        asked = question_of(question.index, run.work)
+        if asked is not None and not may_decide(asked.approvers, by):
+            raise Forbidden("This is for somebody else to decide.", code="not_approver", approvers=asked.approvers)
     issues: list[Issue] = []
     if not by.strip():
         issues.append(Issue("by", "an answer needs the name of whoever gives it"))

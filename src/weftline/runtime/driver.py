@@ -227,6 +227,7 @@ class Driver:
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at
+        run.driving.rested_at = -1 if result.commands else result.state.version
         if result.commands and result.due_at is not None:
             self._on_deadline(run, result.due_at)
         return result.commands

@@ -28,7 +28,7 @@ from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import Ask, checked_template, rendered, require_arguments
+from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -92,6 +92,7 @@ class FunctionTool(Generic[P, R, D]):
         reconcile: Callable[..., Any] | None = None,
         confirm: str | Callable[..., str | None] | None = None,
         confirm_timeout_s: float | None = None,
+        approvers: Iterable[str] | None = None,
         in_doubt: Literal["report", "ask"] | None = None,
         tags: Iterable[str] = (),
         bookkeeping: bool = False,
@@ -114,6 +115,9 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
         self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
         self._confirm_timeout_s = confirm_timeout_s
+        self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
+        if self._approvers and confirm is None:
+            raise ValueError(f"tool {self.name!r}: approvers go with confirm, which says what they are asked")
         if in_doubt not in (None, "report", "ask"):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
         self.in_doubt = in_doubt
@@ -213,7 +217,9 @@ class FunctionTool(Generic[P, R, D]):
         if confirm is None:
             return None
         question = rendered(confirm, args) if isinstance(confirm, str) else self._question(confirm, args)
-        return None if question is None else Ask(question, timeout_s=self._confirm_timeout_s)
+        if question is None:
+            return None
+        return Ask(question, timeout_s=self._confirm_timeout_s, approvers=self._approvers)
 
     def _question(self, confirm: Callable[..., str | None], args: bytes) -> str | None:
         taken = inspect.signature(confirm).parameters
@@ -319,6 +325,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    approvers: Iterable[str] | None = None,
     in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
@@ -340,6 +347,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    approvers: Iterable[str] | None = None,
     in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
@@ -369,6 +377,8 @@ def tool(
             a function that takes those of the tool's arguments that it names and returns the question, or None if the
             call may begin at once.
         confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
+        approvers: Who may decide, by the names that the log has: `user:…`, `key:…`, `operator:…`, or a hook as
+            `hook:…`; anybody by default.
         in_doubt: What happens if a crash cuts a call off and nobody knows what became of it: the model is told
             (`report`), or a person is asked (`ask`). By default the run says.
         tags: What the filters of a policy know it by, such as `costly`.
@@ -396,6 +406,7 @@ def tool(
             reconcile=reconcile,
             confirm=confirm,
             confirm_timeout_s=confirm_timeout_s,
+            approvers=approvers,
             in_doubt=in_doubt,
             tags=tags,
             bookkeeping=bookkeeping,

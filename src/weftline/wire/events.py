@@ -153,6 +153,8 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
         payload["calledAt"] = iso(asked.called_at)
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
+    if asked.approvers:
+        payload["approvers"] = asked.approvers
     if asked.clarification is not None:
         payload["clarification"] = shown_clarification(asked.clarification)
     return "await_opened", encode(payload)
