@@ -34,7 +34,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset, is_host
+from weftline.tools.base import Tool, Toolset, is_hidden, is_host
 
 logger = logging.getLogger(__name__)
 
@@ -312,12 +312,13 @@ class AgentTools:
             lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
-                if (only is not None and name not in only) or not is_among(plan.only, name):
+                chosen = (only is None or name in only) and is_among(plan.only, name)
+                if not chosen and not is_hidden(found):
                     continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
-                if lazy:
+                if lazy and not is_hidden(found):
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
@@ -335,7 +336,7 @@ class AgentTools:
             aliases=aliases,
             disclosure=Disclosure(withheld, search=search),
             skills=skills,
-            tools=list(tools),
+            tools=[name for name, one in tools.items() if not is_hidden(one)],
         )
 
     async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:

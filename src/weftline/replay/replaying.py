@@ -320,7 +320,7 @@ class _Replay:
             return
         body = bodies.decode_asked(item.body)
         call = ToolCall(log.id, log.name, body.written)
-        now = await prepare_call(call, self._work, self._services, withheld=self._state.guards.withheld)
+        now = await prepare_call(call, self._work, self._services, withheld=self._state.guards.withheld, nested=True)
         found = differences(log, now.asked, path="call")
         if body.args != now.args:
             found += differences(body_value(body.args), body_value(now.args), path="call.args")

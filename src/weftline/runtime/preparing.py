@@ -28,7 +28,15 @@ from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, doubt_policy, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
+from weftline.tools.base import (
+    Tool,
+    doubt_policy,
+    ends_run,
+    is_bookkeeping,
+    is_carried_out_by_run,
+    is_hidden,
+    is_host,
+)
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 
@@ -79,21 +87,25 @@ async def prepare_calls(
 
 
 async def prepare_call(
-    call: ToolCall, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+    call: ToolCall, work: WorkingSet, services: Services, *, withheld: Collection[str] = (), nested: bool = False
 ) -> Prepared:
-    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
+    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next.
+
+    `nested`: not a model asked for it but another call, which reaches hidden tools as well.
+    """
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
     gated = code is not None and code.gates
     tool = toolbox.get(call.name)
-    if tool is None:
+    hidden = tool is not None and is_hidden(tool)
+    if tool is None or (hidden and not nested):
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
     prepared = await _prepared(tool, call, work, services, code)
     misfit = prepared if isinstance(prepared, _Misfit) else None
     args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
     verdict = "ok" if misfit is None else "invalid"
-    if call.name in toolbox.excluded or call.name in withheld:
+    if call.name in toolbox.excluded or (call.name in withheld and not hidden):
         misfit, verdict = None, "excluded"
     asked = AskedCall(
         call.id,

@@ -66,10 +66,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state, work, services)
     how: How
-    # One that asks for others has its own time, without theirs, and sees to it itself.
+    # One that asks for others has its own time, without theirs.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
         async with deadline:
+            if asking is not None:
+                asking.limit(deadline.expire)  # unless the tool has better words for it
             if call.asks is not None and await tool.prepare(args.decode()) != args:
                 output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
             elif code is None:

@@ -27,7 +27,7 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool, reminder_of, tags_of
+from weftline.tools.base import Tool, is_hidden, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
 
@@ -44,7 +44,9 @@ class Toolbox:
         """What the run's agent brings along besides."""
         self.excluded = excluded
         """The names of those that the run's policy does not allow: they are neither offered nor called."""
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
+        self.specs: tuple[ToolSpec, ...] = tuple(
+            [tool.spec for name, tool in tools.items() if name not in excluded and not is_hidden(tool)]
+        )
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
         self.reminds = any(reminder_of(tool) for tool in self.tools.values())
@@ -57,7 +59,8 @@ class Toolbox:
         """The same tools, of which only those are offered that the policy of a run allows."""
         if rule is None or not rule.filters:
             return self
-        excluded = [name for name, tool in self.tools.items() if not rule.allows(name, tags_of(tool))]
+        offered = [(name, tool) for name, tool in self.tools.items() if not is_hidden(tool)]
+        excluded = [name for name, tool in offered if not rule.allows(name, tags_of(tool))]
         return Toolbox(self.tools, code=self.code, excluded=frozenset(excluded)) if excluded else self
 
 

@@ -126,8 +126,9 @@ class Diverged(Exception):
 class FurtherCalls(Protocol):
     """How a call has other tools of its run called: through the pipeline that the model's calls go through.
 
-    A call that was cut off, by a crash or because the run waits for somebody, is carried out again from the start.
-    What it asked for before is then answered from the log, so it must ask for the same again.
+    A call that may be repeated (`read`, `idempotent`) is cut off while the run waits for somebody, and carried out
+    again from the start, as it is after a crash. What it asked for before is then answered from the log, so it must
+    ask for the same again.
     """
 
     @property
@@ -299,8 +300,13 @@ def is_bookkeeping(tool: Tool) -> bool:
 
 
 def is_host(tool: Tool) -> bool:
-    """Whether its calls may ask for further calls. They are carried out again after a crash."""
+    """Whether its calls may ask for further calls."""
     return bool(getattr(tool, "host", False))
+
+
+def is_hidden(tool: Tool) -> bool:
+    """Whether only further calls reach it: no model is offered it, and none may call it."""
+    return bool(getattr(tool, "hidden", False))
 
 
 def ends_run(tool: Tool) -> bool:
