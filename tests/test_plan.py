@@ -48,6 +48,7 @@ from weftline.plan import (
     encode_plan,
     may_name_agent,
 )
+from weftline.reminders import Reminder
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
 """One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
@@ -152,7 +153,12 @@ VERSION_6 = replace(
     ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
-EXAMPLE = replace(VERSION_6, v=7, turn_id="turn-7")
+EXAMPLE = replace(
+    VERSION_6,
+    v=7,
+    reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
+    turn_id="turn-7",
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe = st.none() | texts

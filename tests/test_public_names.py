@@ -32,6 +32,7 @@ PUBLIC = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Reminder",
     "Run",
     "RunCancelled",
     "RunContext",

@@ -18,6 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
+from weftline.reminders import Reminder
 
 PLAN_VERSION = 7
 
@@ -128,6 +129,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
     digests: Digests | None = None
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
+    reminders: tuple[Reminder, ...] = ()
+    """What the model is reminded of from the first turn on."""
     turn_id: str = ""
     """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 

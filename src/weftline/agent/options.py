@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
 from weftline.agent import checked
 from weftline.agent.attached import FileLike
@@ -19,6 +19,7 @@ from weftline.agent.settings import Limits, Settings
 from weftline.errors import InvalidRequest
 from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
+from weftline.reminders import MAX_REMINDERS, Reminder
 from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -63,10 +64,21 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, str]
+    reminders: Sequence[Reminder]
+    """What the model is reminded of, with some requests of this run."""
     turn_id: str
     """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
+
+
+def reminders_of(given: object) -> tuple[Reminder, ...]:
+    """Raises `InvalidRequest` for what is not a list of reminders, each with an id of its own."""
+    listed = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [None]
+    found = [one for one in listed if isinstance(one, Reminder)]
+    if len(found) < len(listed) or len({one.id for one in found}) < len(found) or len(found) > MAX_REMINDERS:
+        raise InvalidRequest(f"reminders= is a list of up to {MAX_REMINDERS} Reminders with ids of their own.")
+    return tuple(found)
 
 
 def turn_id_of(given: object) -> str:

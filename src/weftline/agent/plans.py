@@ -22,6 +22,7 @@ from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
+from weftline.reminders import Reminder
 from weftline.runtime.code import ChildLimits
 
 _NO_SETTINGS = Settings()
@@ -46,6 +47,7 @@ def plan_of(
     metadata: Mapping[str, str] | None = None,
     requested_by: str = "",
     turn_id: str = "",
+    reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
     """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
@@ -81,6 +83,7 @@ def plan_of(
         only=None if only is None else tuple(only),
         requested_by=requested_by,
         turn_id=turn_id,
+        reminders=reminders,
     )
 
 
@@ -95,6 +98,7 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
         output_schema=None,
         limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
         given=0,
+        reminders=(),
     )
 
 

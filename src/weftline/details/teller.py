@@ -14,7 +14,6 @@ from weftline.details import AnyDetail
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
-    TOOL_NOTE,
     AttemptFailed,
     AttemptStarted,
     AwaitClosed,
@@ -27,6 +26,7 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
+from weftline.kernel.notes import decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
@@ -94,12 +94,8 @@ class Teller:
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The same for one that has no head."""
-        if kind != TOOL_NOTE:
-            return []
-        note = bodies.decode_tool_note(body)
-        if note.kind != "output":
-            return []
-        return [self._placed(_output(note), seq=seq, at=at)]
+        told = _observed(kind, body)
+        return [] if told is None else [self._placed(told, seq=seq, at=at)]
 
     def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
         facts = self.facts
@@ -246,6 +242,22 @@ def _decision(head: AwaitClosed, body: bytes, asked: _Asked) -> Iterator[AnyDeta
         approved_by=head.by,
         labels=answer.labels,
     )
+
+
+def _observed(kind: str, body: bytes) -> AnyDetail | None:
+    match kind:
+        case "note.tool":
+            note = bodies.decode_tool_note(body)
+            return _output(note) if note.kind == "output" else None
+        case "note.run":
+            said = decode_run_note(body)
+            return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)
+        case "note.prompt":
+            of = decode_prompt_note(body)
+            scope = {"thread": of.thread or None, "labels": of.labels}
+            return details.PromptRendered(prompt_id=of.prompt, version=of.version, scope=scope)
+        case _:
+            return None
 
 
 def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:

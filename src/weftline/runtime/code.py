@@ -180,6 +180,12 @@ class RunCode(Protocol):
         """
         ...
 
+    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        """What the agent's code wants to be on record, by kind: observations that are written down with the outcome
+        of the command that is under way. They are given once.
+        """
+        ...
+
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         """The calls, by id, whose results no summary may take the place of."""
         ...

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ge
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
+from weftline.reminders import Reminder
 from weftline.surrogates import whole
 
 if TYPE_CHECKING:
@@ -184,6 +186,16 @@ class ToolContext(Struct, Generic[Deps]):
     """What the call took, for a tool that knows: set it before you return."""
     server_data: list[ServerData] = []
     """What the call leaves for others than the model: add to it. It is kept with the result."""
+
+    def remind(self, reminder: Reminder) -> None:
+        """Reminds the model from the next turn on, as `state` is kept. One with the same id is changed, and keeps its
+        counters. Raises `ValueError` for too many.
+        """
+        reminders.add(self.state, reminder, since=self.turn + 1)
+
+    def end_reminder(self, id: str) -> None:
+        """The model is not reminded of this any more."""
+        reminders.remove(self.state, id, since=self.turn + 1)
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
