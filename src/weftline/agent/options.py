@@ -63,7 +63,10 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    """Any JSON object, for hooks, tools and whoever reads the log."""
+    labels: Mapping[str, str]
+    """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
     reminders: Sequence[Reminder]
     """What the model is reminded of, with some requests of this run."""
     turn_id: str

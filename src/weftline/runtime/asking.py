@@ -150,7 +150,9 @@ class AskingCall:
         while identity in conversation.call_ids:
             identity += "_"
         call = ToolCall(identity, tool, written)
-        prepared = await prepare_call(call, self._work, self._services, withheld=self._withheld, nested=True)
+        prepared = await prepare_call(
+            call, self._work, self._services, turn=command.turn, parent=self._id, withheld=self._withheld
+        )
         made = bodies.turn_call(
             written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
         )

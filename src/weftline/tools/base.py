@@ -98,6 +98,8 @@ class ToolQuestion(Exception):
             raise ValueError("a ToolQuestion needs a question")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        if isinstance(options, str):
+            raise TypeError(f"options must be a sequence of texts, not the text {options!r}")
         super().__init__(question)
         self.question = question
         self.options = tuple([str(one) for one in options])
@@ -166,7 +168,13 @@ class ToolContext(Struct, Generic[Deps]):
     attempt: int = 1
     thread_id: str | None = None
     agent_id: str | None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    """The run's, and those that a policy engine has added."""
+    parent_call: str | None = None
+    """The id of the call that asked for this one, if it was not the model."""
+    toolset: str = ""
+    """The name of the set that the tool is of, if it is of one that has a name."""
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
     on_progress: Callable[[ToolProgress], None] = _nobody_looks
@@ -299,6 +307,11 @@ def title_of(tool: Tool) -> str:
         return title
     words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
     return words[:1].upper() + words[1:]
+
+
+def labels_needed(tool: object) -> frozenset[str]:
+    """The labels of a run without which no call of the tool can be made."""
+    return getattr(tool, "required_labels", frozenset())
 
 
 def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
