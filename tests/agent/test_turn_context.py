@@ -85,8 +85,8 @@ async def test_hooks_and_providers_see_the_run_and_all_of_its_calls_on_each_turn
         seen.append((context, context.turn, context.attempt, context.time_left_s, len(context.calls)))
 
     async with Engine(tmp_path, agents=[agent]) as engine:
-        policy = Policy(time_budget_s=600)
-        run = await engine.start(agent, "Go.", thread="t", labels={"a": "b"}, metadata={"c": [1]}, policy=policy)
+        given: Any = {"labels": {"a": "b"}, "metadata": {"c": [1]}, "policy": Policy(time_budget_s=600)}
+        run = await engine.start(agent, "Go.", thread="t", turn_id="t1", **given)
         result = await run.result()
     asked = [(turn, attempt, count) for _, turn, attempt, _, count in seen]
     assert asked == [(0, 1, 0), (0, 2, 0), (1, 3, 2), (2, 4, 3)]
@@ -94,7 +94,7 @@ async def test_hooks_and_providers_see_the_run_and_all_of_its_calls_on_each_turn
     context = seen[-1][0]
     info = context.run
     assert (info.id, info.labels, info.metadata, info.parent, info.tool) == (run.id, {"a": "b"}, {"c": [1]}, None, None)
-    assert (info.thread_id or "").startswith("ses_") and info.agent == "lead"
+    assert (info.thread_id or "").startswith("ses_") and (info.agent, info.turn_id) == ("lead", "t1")
     assert all(left is not None and 500 < left <= 600 for *_, left, _ in seen)
     first, second, third = context.calls
     assert (first.name, first.args, first.bounds, first.telemetry.tokens_used) == (

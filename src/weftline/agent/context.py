@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
@@ -28,6 +28,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     id: str
     agent: str | None = None
     thread_id: str | None = None
+    turn_id: str = ""
+    """What whoever began it calls the exchange that it is a part of; "" if nobody said."""
     workspace: str = ""
     metadata: dict[str, Any] = {}
     labels: dict[str, str] = {}
@@ -56,11 +58,19 @@ class Entered:
 _OUTSIDE = Entered()
 
 
+def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+    return None
+
+
 class RunContext(Struct, Generic[DepsT], frozen=True):
     """The run that a hook or a function for instructions is called for, with the agent's deps."""
 
     run: RunInfo
     deps: DepsT
+    note: Callable[..., None] = _nobody_listens
+    """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
+    `notes` of its result if the turn is the last one. No model reads it.
+    """
     entered: Entered = _OUTSIDE
 
     def __repr__(self) -> str:

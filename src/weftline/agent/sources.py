@@ -225,6 +225,7 @@ class AgentTools:
             metadata=plan.metadata,
             labels=plan.labels,
             parent=None if parent is None else parent.run,
+            turn_id=plan.turn_id,
             **_asked_by(plan),
             depth=0 if parent is None else parent.depth,
         )

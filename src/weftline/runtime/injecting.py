@@ -32,7 +32,11 @@ def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: 
     """The tool for one call: itself, unless the run fills something in. `parent` is the call that asked for it."""
     if not takes_injected(tool):
         return tool
-    known: dict[str, object] = {"run_id": work.run_id, "turn": turn, "turn_id": f"{work.run_id}.{turn}"}
+    known: dict[str, object] = {
+        "run_id": work.run_id,
+        "turn": turn,
+        "turn_id": work.plan.turn_id or f"{work.run_id}.{turn}",
+    }
     known["call_id"] = known["tool_call_id"] = call_id
     if work.session_id:
         known["thread_id"] = work.session_id

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from weftline.kernel.entries import Effect
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
@@ -91,7 +92,7 @@ class A2APeer:
         self._headers = headers
         self._context_id = context_id
         self._timeout_s = timeout_s
-        self._effect = effect
+        self._effect: Effect = effect
         self._forms = A2AForms()
         self._dialled: WeakKeyDictionary[asyncio.AbstractEventLoop, _Dialled] = WeakKeyDictionary()
 
