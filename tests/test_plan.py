@@ -40,6 +40,7 @@ from weftline.plan import (
     McpLocalEntry,
     McpLocalRef,
     McpRef,
+    ParentCall,
     RunPlan,
     ServerRef,
     StoredRef,
@@ -160,6 +161,7 @@ EXAMPLE = replace(
     labels={"tenant": "acme"},
     reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
     turn_id="turn-7",
+    asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
