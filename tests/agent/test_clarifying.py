@@ -262,6 +262,53 @@ async def test_a_question_with_options_takes_one_of_them_and_can_be_denied() -> 
     assert results_in(result.messages)[0] == "blue" and "Ask somebody else." in results_in(result.messages)[1]
 
 
+@pytest.mark.parametrize(
+    ("options", "answered", "heard"),
+    [((), "120", "120"), (("120", "140"), "140", "140"), ((120, 140), "120", "120")],
+)
+async def test_a_text_that_says_what_the_tool_returns_is_an_answer(options: Any, answered: str, heard: str) -> None:
+    @tool(effect="once")
+    def price() -> int:
+        """Says the price."""
+        raise ToolQuestion("Which price?", options=options)
+
+    agent, _ = scripted(calls("price"), tools=[price])
+    async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
+        asked = await until_asked(engine, run)
+        assert await code_of(run.answer(asked.id, "much")) == "invalid_answer"
+        await run.answer(asked.id, answered)
+        result = await run.result()
+    assert results_in(result.messages) == [heard]
+
+
+@pytest.mark.parametrize(("answered", "heard"), [("red", "red"), (["red", "blue"], "red\nblue")])
+async def test_of_several_options_one_alone_is_an_answer_too(answered: Any, heard: str) -> None:
+    @tool(effect="once")
+    def colours() -> list[str]:
+        """Chooses colours."""
+        raise ToolQuestion("Which colours?", options=["red", "blue"], multiple=True)
+
+    agent, _ = scripted(calls("colours"), tools=[colours])
+    async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
+        asked = await until_asked(engine, run)
+        assert await code_of(run.answer(asked.id, ["green"])) == "invalid_answer"
+        await run.answer(asked.id, answered)
+        result = await run.result()
+    assert results_in(result.messages) == [heard]
+
+
+async def test_options_that_a_tool_cannot_return_fail_the_call_and_ask_nobody() -> None:
+    @tool(effect="once")
+    def price() -> int:
+        """Says the price."""
+        raise ToolQuestion("Which price?", options=["120", "cheap"])
+
+    agent, _ = scripted(calls("price"), tools=[price])
+    result = await agent.run("Go.")
+    assert [call.how for call in result.calls] == ["failed"]
+    assert "The option 'cheap' is not something that price returns" in result.calls[0].result
+
+
 async def test_a_tool_cannot_ask_in_a_run_that_may_not_be_interrupted() -> None:
     agent, _ = scripted(calls("book", room="1"), tools=[book])
     result = await agent.run("Go.", policy=Policy(interrupts_allowed=False))
@@ -293,3 +340,5 @@ def test_a_question_needs_words() -> None:
         ToolQuestion(" ")
     with pytest.raises(ValueError, match="positive number of seconds"):
         ToolQuestion("Why?", timeout_s=0)
+    with pytest.raises(TypeError, match="options must be a list of texts, not 'red'"):
+        ToolQuestion("Which?", options="red")

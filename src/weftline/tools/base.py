@@ -94,6 +94,8 @@ class ToolQuestion(Exception):
     ) -> None:
         if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a ToolQuestion needs a question")
+        if isinstance(options, str):  # each letter would be one
+            raise TypeError(f"options must be a list of texts, not {options!r}")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         super().__init__(question)

@@ -285,11 +285,20 @@ class FunctionTool(Generic[P, R, D]):
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if isinstance(error, ToolQuestion):
-            return question_of(error)
+            return self._asked_back(error)
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
         return error_of(error)
+
+    def _asked_back(self, question: ToolQuestion) -> ToolOutput:
+        """The question in place of a result. One that nobody could answer fails the call instead."""
+        for option in question.options:
+            fault = self.result_fault(option)
+            if fault and not (question.multiple and not self.result_fault([option])):
+                _log.error("tool %s asks with the option %.100r, which it cannot return: %s", self.name, option, fault)
+                return error_of(ToolFailed(f"The option {option!r} is not something that {self.name} returns: {fault}"))
+        return question_of(question)
 
 
 class Decorates(Protocol):
