@@ -71,6 +71,7 @@ __all__ = [
     "ask_user",
     "code",
     "compose_presets",
+    "fetch",
     "files",
     "hook",
     "keep_recent",
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     )
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.code import code
+    from weftline.tools.builtin.fetch import fetch
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
@@ -206,6 +208,7 @@ else:
         "ask_user": "weftline.tools.builtin.people",
         "code": "weftline.tools.builtin.code",
         "compose_presets": "weftline.agent.preset",
+        "fetch": "weftline.tools.builtin.fetch",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "keep_recent": "weftline.agent.shortening",

@@ -102,7 +102,7 @@ async def test_a_person_is_asked_for_what_a_call_lacks_and_the_answer_is_a_messa
         assert await code_of(run.answer(asked.id, "In Oslo.")) == "await_closed"
         result = await run.result()
         closed = [event async for event in engine.attach(run.id) if isinstance(event, AwaitClosed)]
-    assert [call.how for call in result.calls] == ["invalid", "invalid", "returned"]
+    assert [call.how for call in result.calls] == ["invalid", "returned", "invalid"]
     request = model.requests[1]
     results = [index for index, message in enumerate(request.messages) if isinstance(message, ToolResults)]
     said = request.messages[results[0] + 1]
@@ -306,7 +306,7 @@ async def test_options_that_a_tool_cannot_return_fail_the_call_and_ask_nobody() 
     agent, _ = scripted(calls("price"), tools=[price])
     result = await agent.run("Go.")
     assert [call.how for call in result.calls] == ["failed"]
-    assert "The option 'cheap' is not something that price returns" in result.calls[0].result
+    assert "Nobody was asked: the option 'cheap' is not something that price returns. " in result.calls[0].result
 
 
 async def test_a_tool_cannot_ask_in_a_run_that_may_not_be_interrupted() -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 
 from msgspec import Raw
 
+from weftline import prompts_people
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
@@ -297,7 +298,7 @@ class FunctionTool(Generic[P, R, D]):
             fault = self.result_fault(option)
             if fault and not (question.multiple and not self.result_fault([option])):
                 _log.error("tool %s asks with the option %.100r, which it cannot return: %s", self.name, option, fault)
-                return error_of(ToolFailed(f"The option {option!r} is not something that {self.name} returns: {fault}"))
+                return error_of(ToolFailed(prompts_people.option_not_returned(option, tool=self.name, fault=fault)))
         return question_of(question)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
+from weftline.errors import WeftlineError
 from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
+from weftline.net.egress import egress_from
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.tools.base import ToolContext, ToolFailed
@@ -26,11 +31,29 @@ _TEXTUAL = ("application/json", "application/xml", "application/javascript", "ap
 _HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5"}
 
 
-def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
+def fetch(*, allow: Sequence[str] = (), private: bool = False) -> FunctionTool[..., Any, object]:
+    """`fetch`, which reads pages of the web: `Agent(…, tools=[fetch()])`.
+
+    The model makes up its addresses, so it reaches public ones alone unless more is allowed.
+
+    Args:
+        allow: Hosts, addresses and networks that it may reach in addition, such as `["intranet.example"]`.
+        private: Whether it may reach loopback and private networks.
+    """
+    if isinstance(allow, str):
+        raise TypeError(f"allow must be a list of hosts, addresses and networks, not {allow!r}")
+    try:
+        egress = egress_from({"allow_egress": list(allow), "allow_private_egress": private})
+    except WeftlineError as error:
+        raise ValueError(error.message.replace("server.allow_egress", "allow")) from None
+    return fetch_tool(Dialer(replace(egress, remedy=prompts.FETCH_ALLOWED)))
+
+
+def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any, object]:
     """The tool `fetch`, which reaches what `dialer` may reach."""
 
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
-    async def fetch(context: ToolContext, url: str, start: int = 0) -> str:
+    @tool(name="fetch", effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
+    async def read_page(context: ToolContext, url: str, start: int = 0) -> str:
         """Reads a page of the web and returns it as text.
 
         Args:
@@ -51,7 +74,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
         left = len(text) - start - len(part)
         return prompts.fetch_more(part, left, start=start + len(part)) if left > 0 else part
 
-    return fetch
+    return read_page
 
 
 async def _page(data: bytes, reply: HttpResponse) -> str:
