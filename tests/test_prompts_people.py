@@ -51,9 +51,6 @@ def test_the_texts_are_these() -> None:
 
 
 def test_what_a_caller_over_a2a_reads_is_this() -> None:
-    assert prompts.option_not_returned("red", tool="price", fault="It is not a number") == (
-        "Nobody was asked: the option 'red' is not something that price returns. It is not a number"
-    )
     assert prompts.A2A_CONFIRM == (
         "A message does not approve this: the agent reads it and goes on without the call. "
         "Approval is given on the server that runs the agent."

@@ -27,6 +27,7 @@ __all__ = [
     "Happened",
     "Hint",
     "Hook",
+    "Injected",
     "Limits",
     "McpError",
     "McpToolGate",
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
+    from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
 else:
@@ -166,6 +168,7 @@ else:
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
+        "Injected": "weftline.tools.injected",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",

@@ -31,10 +31,6 @@ def not_askable(tool: str, reason: str) -> str:
     return f"Not executed: {tool} needs a person's approval, and the question could not be put: {reason}"
 
 
-def option_not_returned(option: str, *, tool: str, fault: str) -> str:
-    return f"Nobody was asked: the option {option!r} is not something that {tool} returns. {fault}"
-
-
 NOT_ANSWERED_IN_TIME = "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
 NOT_ANSWERED = "Aborted: the run went on or ended before anybody answered."
 NO_ANSWER = "The user did not answer. Go on with what you know, and say what you had to assume."

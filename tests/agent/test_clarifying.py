@@ -297,18 +297,6 @@ async def test_of_several_options_one_alone_is_an_answer_too(answered: Any, hear
     assert results_in(result.messages) == [heard]
 
 
-async def test_options_that_a_tool_cannot_return_fail_the_call_and_ask_nobody() -> None:
-    @tool(effect="once")
-    def price() -> int:
-        """Says the price."""
-        raise ToolQuestion("Which price?", options=["120", "cheap"])
-
-    agent, _ = scripted(calls("price"), tools=[price])
-    result = await agent.run("Go.")
-    assert [call.how for call in result.calls] == ["failed"]
-    assert "Nobody was asked: the option 'cheap' is not something that price returns. " in result.calls[0].result
-
-
 async def test_a_tool_cannot_ask_in_a_run_that_may_not_be_interrupted() -> None:
     agent, _ = scripted(calls("book", room="1"), tools=[book])
     result = await agent.run("Go.", policy=Policy(interrupts_allowed=False))
@@ -340,5 +328,17 @@ def test_a_question_needs_words() -> None:
         ToolQuestion(" ")
     with pytest.raises(ValueError, match="positive number of seconds"):
         ToolQuestion("Why?", timeout_s=0)
-    with pytest.raises(TypeError, match="options must be a list of texts, not 'red'"):
-        ToolQuestion("Which?", options="red")
+    with pytest.raises(TypeError, match="a sequence of texts, not the text 'ab'"):
+        ToolQuestion("Which?", options="ab")
+
+
+async def test_a_question_whose_options_are_no_results_is_not_put_to_anybody() -> None:
+    @tool(effect="read")
+    def price() -> int:
+        """The price."""
+        raise ToolQuestion("How much?", options=["5", "a lot"])
+
+    agent, _ = scripted(calls("price"), tools=[price])
+    [call] = (await agent.run("Go.")).calls
+    assert call.failure is not None and call.failure.kind == "malformed_result"
+    assert "no answer could be its result (the option 'a lot'" in call.result

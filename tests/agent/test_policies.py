@@ -378,7 +378,7 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
     @tool(effect="read", tags=["safe"])
     def peek(context: ToolContext, x: int) -> str:
         """Peeks."""
-        seen.append(dict(context.metadata))
+        seen.append(dict(context.labels))
         return "ok"
 
     async def engine(turn: PolicyTurn) -> PolicyDecision:
@@ -386,7 +386,7 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
         return PolicyDecision(labels={f"turn{turn.turn}": "seen"}, caps=Caps(tool_calls=3), metadata={"why": [1]})
 
     agent, _ = scripted(calls("peek", x=1), calls("peek", x=2), tools=[peek], policy_engine=engine)
-    async with agent.stream("Go.", policy=Policy(max_tool_calls=9), metadata={"team": "zoo"}) as run:
+    async with agent.stream("Go.", policy=Policy(max_tool_calls=9), labels={"team": "zoo"}) as run:
         events = [event async for event in run]
     assert [(one.turn, [call.tool for call in one.calls], one.calls[0].args) for one in asked] == [
         (0, ["peek"], {"x": 1}),

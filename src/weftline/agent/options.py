@@ -58,7 +58,10 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    """Any JSON object, for hooks, tools and whoever reads the log."""
+    labels: Mapping[str, str]
+    """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
 
@@ -83,8 +86,6 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
             checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
         for one in options.get("hooks", ()):
             check_hook(one)
-        if options.get("metadata") is not None:
-            checked.metadata(options["metadata"])
 
 
 def check_parts(given: Mapping[str, Any]) -> None:

@@ -43,7 +43,8 @@ def plan_of(
     behavior: Behavior | None = None,
     only: Sequence[str] | None = None,
     fallbacks: Sequence[str] = (),
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
     requested_by: str = "",
     durable: bool = True,
 ) -> RunPlan:
@@ -75,6 +76,7 @@ def plan_of(
         ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
+        labels=dict(labels or {}),
         given=given,
         code=code,
         only=None if only is None else tuple(only),
@@ -118,6 +120,7 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         limits=capped,
         path=(*parent.path, name),
         metadata=parent.metadata,
+        labels=parent.labels,
         requested_by=parent.requested_by,
     )
 
@@ -154,6 +157,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         settings=settings,
         fallbacks=sent.fallbacks,
         metadata=sent.metadata,
+        labels=sent.labels,
         requested_by=sent.requested_by,
     )
     own, asked = plan.output_schema, sent.output_schema

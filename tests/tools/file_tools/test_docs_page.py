@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+from weftline.tools.builtin.fetch import fetch
 from weftline.tools.builtin.files import files
 from weftline.tools.builtin.shell import shell
 from weftline.tools.builtin.todo import todo
