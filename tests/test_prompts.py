@@ -45,7 +45,6 @@ CONSTANTS: dict[str, str] = {
     "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
-    "FETCH_ALLOWED": "Only public addresses can be fetched, and those that the program allows with fetch(allow=[…]).",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must not be negative.",
     "FETCH_TOO_COMPLICATED": "The page is too complicated to be read.",

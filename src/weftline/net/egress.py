@@ -81,7 +81,7 @@ class Egress(Struct, frozen=True):
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
     remedy: str = ""
-    """What a refusal says about how to allow an address, where that is not in the configuration of a server."""
+    """What a refusal says about how to allow it, where no server's configuration does."""
 
     def check(self, host: str, address: str) -> None:
         """Raises `EgressRefused` unless `address`, which `host` resolved to, may be connected to."""
@@ -93,7 +93,7 @@ class Egress(Struct, frozen=True):
             return
         about, remedy = _REFUSALS[kind]
         if self.remedy:
-            raise EgressRefused(f"{host} has {about} address, which is not reached. {self.remedy}")
+            raise EgressRefused(f"{host} has {about} address, which is not connected to. {self.remedy}")
         raise EgressRefused(
             f"{host} has {about} address, which this server does not connect to. {remedy} in the [server] table of its"
             " configuration."
