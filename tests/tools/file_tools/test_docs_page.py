@@ -23,7 +23,7 @@ def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
 
 def test_every_tool_is_on_the_page_with_its_effect() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `([a-z]+)` \|", PAGE, re.MULTILINE))
-    assert rows == {tool.spec.name: tool.effect for tool in (*files().tools, *shell().tools, fetch(), todo())}
+    assert rows == {tool.spec.name: tool.effect for tool in (*files().tools, *shell().tools, *fetch().tools, todo())}
 
 
 def test_every_option_is_on_the_page() -> None:
