@@ -11,7 +11,7 @@ from weftline.agent.output import OutputType
 from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
-from weftline.agent.results import OutputT, RunResult, failure
+from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.agent.snapshots import snapshot_of
 from weftline.details import AnyDetail
@@ -35,6 +35,7 @@ from weftline.kernel.notes import RUN_NOTE, RunNote, decode_run_note
 from weftline.messages import Assistant, Message, Usage
 from weftline.plan import agent_of, decode_plan
 from weftline.runtime.answering import NAMELESS, Answer, pattern_of
+from weftline.runtime.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.receipts import CancelReceipt
@@ -346,6 +347,19 @@ class _Told:
             if not isinstance(head, FinalForced):
                 self._conversation.take(head, item.body)
 
+    def _in_order(self) -> tuple[CallRecord, ...]:
+        """As the model made them, since which of them ended first is chance; those that a call's code made come before
+        it."""
+        past = self._conversation.past
+        places = {call.head.id: call.head.index for call in past}
+
+        def place(call: PastCall) -> tuple[int, int, bool, int]:
+            head = call.head
+            below = head.parent in places
+            return head.turn, places[head.parent] if below else head.index, not below, head.index
+
+        return tuple([record_of(call) for call in sorted(past, key=place)])
+
     def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
         if self._end is None:
             raise Conflict("The engine was closed before the run had ended.")
@@ -354,7 +368,7 @@ class _Told:
         value: Any = None
         if head.status == "succeeded":
             value = ended.text if output is None else output.parse(ended.text)
-        calls = tuple([record_of(call) for call in self._conversation.past])
+        calls = self._in_order()
         return RunResult(
             run_id=self._run_id,
             status=head.status,
