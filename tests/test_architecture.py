@@ -23,7 +23,7 @@ BASE = frozenset(
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
-    | {"weftline.prompts_code"}
+    | {"weftline.prompts_code", "weftline.turns"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -73,7 +73,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
-    "weftline.bounded": frozenset(),
+    "weftline.turns": frozenset(),
+    "weftline.bounded": frozenset({"weftline.turns"}),
     "weftline.a2a_answers": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,

@@ -34,6 +34,7 @@ from weftline.server.sse import Backlog
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.wire.errors import error_body, wire_code
+from weftline.turns import on_behalf_of
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
@@ -214,6 +215,7 @@ class App:
             principal = await self.auth.check(request, route)
             request.let_in(principal, self.auth)
         request.about.workspace = principal.slug
+        on_behalf_of.set(principal.workspace)
         try:
             answer = await route.handler(self, request, principal)
         finally:
