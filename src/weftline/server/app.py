@@ -33,8 +33,8 @@ from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
-from weftline.wire.errors import error_body, wire_code
 from weftline.turns import on_behalf_of
+from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces

@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Threads for reads that are too long for the loop, each with a connection of its own.
 
-Reads take turns, by workspace and then by run: neither a thousand readers of one long log nor all that a workspace reads
-hold up others.
+Reads take turns, by workspace and then by run: neither a thousand readers of one long log nor all the reads of one
+workspace hold up others.
 """
 
 from __future__ import annotations
