@@ -12,7 +12,7 @@ on_behalf_of: ContextVar[int | None] = ContextVar("on_behalf_of", default=None)
 """The workspace whose work this is."""
 
 
-class Turns(Generic[T]):
+class RoundRobin(Generic[T]):
     """A queue in which owners take turns, and the topics of an owner among themselves.
 
     Neither a thousand things about one topic nor a thousand topics of one owner hold up the next owner for more than

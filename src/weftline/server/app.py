@@ -15,6 +15,7 @@ from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
+from weftline.runtime.turns import Turns
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.cursors import SealedCursors
@@ -86,6 +87,7 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
+        self.turns = Turns()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()

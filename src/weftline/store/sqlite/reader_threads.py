@@ -19,7 +19,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store.sqlite.connection import connect, snapshot
-from weftline.turns import Turns, on_behalf_of
+from weftline.turns import RoundRobin, on_behalf_of
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class ReaderThreads:
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._lock = threading.Lock()
-        self._waiting: Turns[_Waiting] = Turns()
+        self._waiting: RoundRobin[_Waiting] = RoundRobin()
         self._connections: list[apsw.Connection] = []
         self._closed = False
 
