@@ -320,6 +320,8 @@ class RunEnded(Event, frozen=True):
     usage: Usage = Usage()
     cost_usd: float | None = None
     by: str = ""
+    labels: dict[str, str] = {}
+    """Those that the run began with."""
 
 
 class UnknownEvent(Event, frozen=True):

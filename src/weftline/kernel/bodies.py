@@ -271,6 +271,8 @@ class EndedBody(Struct, omit_defaults=True):
     error: str = ""
     partial_text: str | None = None
     provider: ProviderFailure | None = None
+    labels: dict[str, str] = {}
+    """Those that the run began with."""
 
 
 class ProviderNote(Struct):

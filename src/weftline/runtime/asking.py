@@ -83,6 +83,9 @@ class AskingCall:
         """How long it took, without the time that it had something to wait for."""
         return self._time.spent_s
 
+    def hold(self) -> None:
+        self._time.stop()
+
     def limit(self, expired: Callable[[], None]) -> None:
         self._time.limit(expired)
 
@@ -150,7 +153,9 @@ class AskingCall:
         while identity in conversation.call_ids:
             identity += "_"
         call = ToolCall(identity, tool, written)
-        prepared = await prepare_call(call, self._work, self._services, withheld=self._withheld, nested=True)
+        prepared = await prepare_call(
+            call, self._work, self._services, turn=command.turn, parent=self._id, withheld=self._withheld
+        )
         made = bodies.turn_call(
             written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
         )
@@ -187,6 +192,7 @@ class _OwnTime:
 
     def limit(self, expired: Callable[[], None]) -> None:
         self._expired = expired
+        self.run()
         self._set()
 
     def run(self) -> None:

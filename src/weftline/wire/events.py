@@ -406,6 +406,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:
         payload["costUsd"] = head.cost_nusd / 1_000_000_000
+    if content.labels:
+        payload["labels"] = content.labels
     used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts, estimated=head.estimated)
     return event, encode(payload)[:-1] + b"," + encode(used)[1:]
 
