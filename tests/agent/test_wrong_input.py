@@ -170,10 +170,3 @@ async def test_a_model_without_its_provider_is_told_how_models_are_named(monkeyp
         await Agent("gpt-5").run("Hi!")
     with pytest.raises(InvalidRequest, match=r"Did you mean 'openai'\?"):
         await Agent("opnai:gpt-5").run("Hi!")
-
-
-async def test_large_results_need_a_place_to_go_to() -> None:
-    agent = Agent(ScriptedModel(["Hello."]), behavior=Behavior(persist_threshold_bytes=1000))
-    with pytest.raises(InvalidRequest, match="persist_threshold_bytes needs a persist_dir"):
-        await agent.run("Hi!")
-    assert (await agent.run("Hi!", behavior=Behavior(persist_dir="results"))).text == "Hello."

@@ -59,11 +59,8 @@ def plan_of(
     points = {one.point for one in (*agent.hooks, *hooks)}
     checks = output is not None or OutputReady in points
     rule, interrupts = rule_of(policy, agent.policy, engine=agent.policy_engine is not None)
-    knobs = resolved(behavior, agent.behavior)
-    if knobs.persist_threshold_bytes is not None and knobs.persist_dir is None:
-        raise InvalidRequest("persist_threshold_bytes needs a persist_dir, in which larger results are kept.")
     stored = limits.stored(
-        knobs,
+        resolved(behavior, agent.behavior),
         fallbacks=len(fallbacks),
         check_output=checks,
         await_gate=AwaitGate in points,
