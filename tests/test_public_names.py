@@ -32,6 +32,7 @@ PUBLIC = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Prompt",
     "Reminder",
     "Run",
     "RunCancelled",

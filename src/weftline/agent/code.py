@@ -28,6 +28,7 @@ from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.noting import Notes
 from weftline.agent.output import OutputType
 from weftline.agent.persisting import LargeResults
+from weftline.agent.prompting import RunPrompts
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.activation import USE
 from weftline.agent.skills.allowed import Call
@@ -88,6 +89,7 @@ class AgentCode:
         observed: Callable[[], Awaitable[None]] | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
+        prompts: RunPrompts | None = None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
 
@@ -95,7 +97,8 @@ class AgentCode:
         """
         self.info = info
         self._notes = Notes()
-        self.context = RunContext(info, deps, self._notes.note)
+        self._prompts = prompts
+        self.context = RunContext(info, deps, self._notes.note, self._rendered)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -200,6 +203,10 @@ class AgentCode:
         except HookFailed as failed:
             self._raised = failed.__cause__
             raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
+
+    def _rendered(self, id: str, /, **data: object) -> str:
+        prompts = self._prompts or RunPrompts((), (), thread=None, labels={})
+        return prompts.render(id, data, rendered=self._notes.rendered)
 
     def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         return self._notes.taken()

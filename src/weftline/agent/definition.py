@@ -18,6 +18,7 @@ from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.output import OutputType
 from weftline.agent.policy import Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
+from weftline.agent.prompting import Prompt, checked_prompts
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
@@ -57,6 +58,7 @@ class Others(TypedDict, total=False):
     tool_aliases: Mapping[str, str] | None
     preset: Preset | None
     eager: bool
+    prompts: Sequence[Prompt]
 
 
 class Registers(Protocol[P, D]):
@@ -138,6 +140,7 @@ class Definition(Generic[OutputT, DepsT]):
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
         eager: bool = False,
+        prompts: Sequence[Prompt] = (),
     ) -> None:
         base = preset or Preset()
         name = base.name or None if name is None else name
@@ -165,6 +168,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.fallbacks = tuple(fallbacks)
         self.eager = eager
         """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
+        self.prompts = checked_prompts(prompts)
+        """What its code renders; see `RunContext.render`."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             _check_hook(one)

@@ -30,6 +30,7 @@ from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
+from weftline.agent.prompted import PromptedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
@@ -66,7 +67,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -161,7 +162,7 @@ class Engine(WatchedRuns, EndedRuns):
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._tools.use_version(self._code_version)
-        self.store = store
+        self.store, self._tools.records = store, store.records
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves

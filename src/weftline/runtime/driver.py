@@ -120,6 +120,9 @@ class Driver:
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
                 code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
+            if code is not None:
+                for kind, encoded in code.taken_notes():  # what rendering its instructions left
+                    self._log.observe(run, kind, encoded)
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
