@@ -96,9 +96,8 @@ class AgentCode:
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self._notes = Notes()
-        self._prompts = prompts
-        self.context = RunContext(info, deps, self._notes.note, self._rendered)
+        self._notes = Notes(prompts)
+        self.context = RunContext(info, deps, self._notes.note, self._notes.render)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -203,10 +202,6 @@ class AgentCode:
         except HookFailed as failed:
             self._raised = failed.__cause__
             raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
-
-    def _rendered(self, id: str, /, **data: object) -> str:
-        prompts = self._prompts or RunPrompts((), (), thread=None, labels={})
-        return prompts.render(id, data, rendered=self._notes.rendered)
 
     def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         return self._notes.taken()

@@ -9,7 +9,7 @@ await engine.override_prompt("tone", "Be very {tone}.", labels={"tier": "gold"})
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from string import Formatter
 from typing import Any, cast
@@ -162,8 +162,11 @@ class RunPrompts:
         self._thread = thread
         self._labels = labels
 
-    def render(self, id: str, data: Mapping[str, Any], *, rendered: Callable[[PromptNote], object]) -> str:
-        """The text. Raises `ValueError` for a prompt that there is not, and for one that these data do not fill in."""
+    def render(self, id: str, data: Mapping[str, Any]) -> tuple[str, PromptNote]:
+        """The text, and what is to be on record about it.
+
+        Raises `ValueError` for a prompt that there is not, and for one that these data do not fill in.
+        """
         prompt = self._prompts.get(id)
         if prompt is None:
             raise ValueError(f"the agent has no prompt {id!r}.{did_you_mean(id, self._prompts)}")
@@ -174,12 +177,14 @@ class RunPrompts:
         try:
             text = _Strict().vformat(template, (), data)
         except LookupError as error:
-            raise ValueError(
-                f"the prompt {id!r} (version {version}) needs {error.args[0]!r}, which is not given"
-            ) from None
-        note = PromptNote(id, version)
-        rendered(note if chosen is None else PromptNote(id, version, chosen.thread or "", chosen.labels))
-        return text
+            missing = f"the prompt {id!r} (version {version}) needs {error.args[0]!r}, which is not given"
+            raise ValueError(missing) from None
+        if chosen is None:
+            return text, PromptNote(id, version)
+        return text, PromptNote(id, version, chosen.thread or "", chosen.labels)
+
+
+NO_PROMPTS = RunPrompts((), (), thread=None, labels={})
 
 
 def checked_override(
