@@ -156,6 +156,8 @@ VERSION_6 = replace(
 EXAMPLE = replace(
     VERSION_6,
     v=7,
+    metadata={"team": "zoo", "ticket": {"id": 7}},
+    labels={"tenant": "acme"},
     reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
     turn_id="turn-7",
 )

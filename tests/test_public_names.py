@@ -23,6 +23,7 @@ PUBLIC = [
     "Happened",
     "Hint",
     "Hook",
+    "Injected",
     "Limits",
     "McpError",
     "McpToolGate",

@@ -27,6 +27,7 @@ __all__ = [
     "Happened",
     "Hint",
     "Hook",
+    "Injected",
     "Limits",
     "McpError",
     "McpToolGate",
@@ -73,6 +74,7 @@ __all__ = [
     "ask_user",
     "code",
     "compose_presets",
+    "fetch",
     "files",
     "hook",
     "keep_recent",
@@ -139,11 +141,13 @@ if TYPE_CHECKING:
     )
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.code import code
+    from weftline.tools.builtin.fetch import fetch
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
+    from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
 else:
@@ -168,6 +172,7 @@ else:
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
+        "Injected": "weftline.tools.injected",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",
@@ -212,6 +217,7 @@ else:
         "ask_user": "weftline.tools.builtin.people",
         "code": "weftline.tools.builtin.code",
         "compose_presets": "weftline.agent.preset",
+        "fetch": "weftline.tools.builtin.fetch",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "keep_recent": "weftline.agent.shortening",

@@ -379,7 +379,7 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
     @tool(effect="read", tags=["safe"])
     def peek(context: ToolContext, x: int) -> str:
         """Peeks."""
-        seen.append(dict(context.metadata))
+        seen.append(dict(context.labels))
         return "ok"
 
     async def engine(turn: PolicyTurn) -> PolicyDecision:
@@ -387,7 +387,7 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
         return PolicyDecision(labels={f"turn{turn.turn}": "seen"}, caps=Caps(tool_calls=3), metadata={"why": [1]})
 
     agent, _ = scripted(calls("peek", x=1), calls("peek", x=2), tools=[peek], policy_engine=engine)
-    async with agent.stream("Go.", policy=Policy(max_tool_calls=9), metadata={"team": "zoo"}) as run:
+    async with agent.stream("Go.", policy=Policy(max_tool_calls=9), labels={"team": "zoo"}) as run:
         events = [event async for event in run]
     assert [(one.turn, [call.tool for call in one.calls], one.calls[0].args) for one in asked] == [
         (0, ["peek"], {"x": 1}),
@@ -424,11 +424,11 @@ async def test_an_engine_is_told_everything_and_its_decision_is_recorded_before_
 
     agent, _ = scripted(calls("web_search", x=1), calls("web_search", x=2), tools=[web_search], policy_engine=engine)
     policy = Policy(max_tool_calls=9, max_consecutive_failed_tool_calls=5)
-    async with agent.stream("Go.", policy=policy, metadata={"team": "zoo"}) as run:
+    async with agent.stream("Go.", policy=policy, metadata={"ticket": "7"}, labels={"team": "zoo"}) as run:
         await run.result()
         entries = (await run.entries(limit=1000)).entries
     first, second = asked
-    assert (first.run.id, first.run.metadata, first.turn, first.hint) == (run.id, {"team": "zoo"}, 0, None)
+    assert (first.run.id, first.run.metadata, first.turn, first.hint) == (run.id, {"ticket": "7"}, 0, None)
     [call] = first.calls
     assert (call.tool, call.args, bool(call.id)) == ("web_search", {"x": 1}, True)
     [offered] = first.tools

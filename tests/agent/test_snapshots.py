@@ -46,14 +46,14 @@ async def test_a_snapshot_has_the_run_as_it_stands(tmp_path: Path) -> None:
     tools = [look, pay, clerk.as_tool("Knows.", name="ask_clerk")]
     agent = Agent(ScriptedModel(turns), name="payer", tools=tools)
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
-        run = await engine.start(agent, "Go.", thread="t", turn_id="turn-7")
+        run = await engine.start(agent, "Go.", thread="t", turn_id="turn-7", labels={"team": "red"})
         question = await asked(run)
         half = await run.snapshot()
         await run.approve(question.id, by="user:ann")
         await run.result()
         whole = await run.snapshot()
         other = await (await engine.start(agent, "Go.")).snapshot()
-    assert (half.run_id, half.agent, half.turn_id, half.labels) == (run.id, "payer", "turn-7", {})
+    assert (half.run_id, half.agent, half.turn_id, half.labels) == (run.id, "payer", "turn-7", {"team": "red"})
     assert half.thread is not None and half.thread == whole.thread and other.thread is None
     assert (half.status, half.phase, half.last_message) == ("paused", "executing_tools", "A look first.")
     assert half.started_at is not None and half.created_at <= half.started_at <= half.updated_at

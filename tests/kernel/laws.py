@@ -37,8 +37,6 @@ from weftline.kernel.entries import (
     RunAdopted,
     RunCreated,
     RunEnded,
-    RunPaused,
-    RunResumed,
     TimerFired,
     TurnCompleted,
 )
@@ -48,6 +46,7 @@ from weftline.messages import Usage
 from weftline.testing.simulation.leases import check_leases
 from weftline.testing.simulation.policies import check_policy
 
+from .order import every_call_is_answered_before_the_run_goes_on, nothing_starts_in_a_pause_or_past_a_deadline
 from .world import Entry
 
 Log: TypeAlias = Sequence[Entry]
@@ -144,31 +143,6 @@ def one_terminal_and_nothing_after_it(log: Log) -> None:
     assert ends in ([], [len(log) - 1])
 
 
-def every_call_is_answered_before_the_run_goes_on(log: Log) -> None:
-    """K7"""
-    waiting: dict[tuple[int, int], list[str]] = {}
-    judged = limits_of(log).policy is not None
-    gated = False
-    for head in heads(log):
-        match head:
-            case TurnCompleted():
-                waiting = {(head.turn, index): [] for index in range(len(head.calls))}
-                gated = judged or any(one.gated or one.asks for one in head.calls)
-            case CallAsked():
-                waiting[head.turn, head.index] = []
-                gated = gated or head.call.gated or head.call.asks is not None
-            case CallOpened():
-                if not waiting[head.turn, head.index] and not gated:  # gates and policies decide when they like
-                    assert all(facts for (_, index), facts in waiting.items() if index < head.index), "out of order"
-                waiting[head.turn, head.index].append("opened")
-            case CallClosed():
-                waiting[head.turn, head.index].append("closed")
-            case AttemptStarted() | RunEnded():
-                assert all(facts == ["opened", "closed"] for facts in waiting.values()), waiting
-            case _:
-                pass
-
-
 def calls_open_before_they_start_and_close_once(log: Log) -> None:
     """K8"""
     for key, story in stories(log).items():
@@ -212,50 +186,6 @@ def nothing_starts_after_a_cancel(log: Log) -> None:
             case RunEnded():
                 assert cancelled == (head.status == "cancelled")
                 assert not (cancelled and head.code)
-            case _:
-                pass
-
-
-def nothing_starts_in_a_pause_or_past_a_deadline(log: Log) -> None:
-    """K10"""
-    paused = out_of_time = False
-    now = 0
-    deadlines: dict[tuple[int, int] | str, int] = {}
-    claimed: set[tuple[int, int]] = set()  # `check_leases` looks at these
-    for entry in log:
-        match entry.head:
-            case RunPaused():
-                assert not paused
-                paused = True
-            case RunResumed():
-                assert paused
-                paused = False
-            case TimerFired() as head:
-                now = max(now, head.now)
-            case CapReached(reason="time_budget"):
-                out_of_time = True
-            case CallOpened() as head:
-                if head.timeout_us is not None:
-                    deadlines[head.turn, head.index] = entry.at + head.timeout_us
-            case CallClaimed() as head:
-                claimed.add((head.turn, head.index))
-            case CallUnclaimed(fallback=str(tool)) as head if tool:
-                deadlines.pop((head.turn, head.index), None)
-            case CallClosed() as head:
-                deadline = deadlines.pop((head.turn, head.index), None)
-                late = out_of_time or (deadline is not None and deadline <= now)
-                assert not (head.client and head.how == "timeout") or late or (head.turn, head.index) in claimed
-            case AwaitOpened() as head:
-                if head.timeout_us is not None:
-                    deadlines[head.id] = entry.at + head.timeout_us
-            case AwaitClosed() as head:
-                deadline = deadlines.pop(head.id, None)
-                assert head.outcome != "expired" or (deadline is not None and deadline <= now)
-            case CallStarted(child=child) if child:
-                assert not paused  # it may have been in the making when a deadline passed
-            case AttemptStarted() | CallStarted() | CompactionStarted():
-                assert not paused
-                assert all(deadline > now for deadline in deadlines.values())
             case _:
                 pass
 

@@ -20,6 +20,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -138,11 +139,14 @@ def engine_on(
     step: TakeStep = stepping.step,
     carry_out: CarryOut = carrying.carry_out,
     clock: Clock | None = None,
+    limits: WorkspaceLimits | None = None,
 ) -> tuple[EmbeddedEngine, ScriptedProvider]:
     provider = ScriptedProvider(parse_scripts(encode(scripts)), record=True)
     models = Catalog()
     models.add(provider)
-    engine = EmbeddedEngine(store, models=models, tools=tools, step=step, carry_out=carry_out, clock=clock)
+    engine = EmbeddedEngine(
+        store, models=models, tools=tools, step=step, carry_out=carry_out, clock=clock, limits=limits
+    )
     return engine, provider
 
 

@@ -117,3 +117,21 @@ async def test_an_answer_that_is_on_its_way_to_the_disk_as_the_driver_fails_is_k
         assert await answering
         heads = await facts(it, run_id, space)
         assert sorted(head.id for head in heads if isinstance(head, CallClosed)) == ["call_0_0", "call_0_1"]
+
+
+async def test_a_run_whose_drivers_leave_with_work_left_to_do_is_given_up_with_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise it would be driven again at once, for ever, and nothing else would get a turn."""
+
+    def idle(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+        result = stepping.step(state, work, facts, at=at)
+        return Step(result.state, result.entries)
+
+    monkeypatch.setattr(recovery, "RETRY_S", 0.0)
+    it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, step=idle)
+    async with it:
+        space = await it.workspace("acme")
+        end = await ended(it, await it.create(space, plan("hello")), space)
+    assert (end.status, end.code, provider.requests) == ("failed", "worker_error", [])
+    assert "with work left to do" in caplog.text

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from runtime.kit import MoodyStore, ended, engine_on, plan
+from runtime.kit import MoodyStore, ended, engine_on, facts, plan
 from runtime.test_suspended import SCRIPTS, run
 from weftline.errors import Conflict
-from weftline.kernel.entries import Limits, decode_fact
+from weftline.kernel.entries import Limits, TimerFired, decode_fact
 from weftline.kernel.lease import CallUnclaimed
-from weftline.plan import LocalRef
+from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
+from weftline.tools.function import tool
 
 CALL = "call_0_0"
 
@@ -60,5 +63,44 @@ def test_time_without_a_server_is_not_held_against_whoever_has_a_call(lease_s: i
             assert await second.answer(keys[0], CALL, ToolOutput.of("42"), token=tokens[0])
             assert (await ended(second, kept, space)).status == "succeeded"
             await second.cancel(keys[1])
+
+    run(scenario())
+
+
+def test_a_run_that_queues_for_a_place_is_told_of_each_of_its_deadlines_in_time() -> None:
+    """The end of a lease has it queue; the end of the next one and its time-out come while it does."""
+
+    @tool(effect="read")
+    async def think() -> str:
+        """Takes a while."""
+        await asyncio.sleep(20)
+        return "done"
+
+    scripts: dict[str, Any] = {
+        "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}] * 2}, {"text": "done"}]},
+        "think": {"turns": [{"tool_calls": [{"name": "think", "args": {}}]}, {"text": "done"}]},
+    }
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        it, _ = engine_on(
+            MoodyStore(MemoryDisk()),
+            scripts,
+            tools={"think": think},
+            clock=WallClock(loop),
+            limits=WorkspaceLimits(max_runs_per_workspace=1),
+        )
+        async with it:
+            space = await it.workspace("acme")
+            limits = Limits(local_timeout_us=5_000_000, on_local_timeout="report")
+            run_id = await it.create(space, replace(plan("ask", LocalRef("ask")), limits=limits))
+            await asyncio.sleep(1)
+            key = await it.locate(run_id, workspace=space)
+            await it.create(space, plan("think", ServerRef("think")))
+            for call, lease_us in (("call_0_0", 1_000_000), ("call_0_1", 2_000_000)):
+                await it.claim(key, call, lease_us=lease_us)
+            told = [head.now for head in await facts(it, run_id, space) if isinstance(head, TimerFired)]
+            assert [round((now - told[0]) / 1_000_000) for now in told] == [0, 1, 3]
 
     run(scenario())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Subscription
-from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
@@ -434,6 +434,24 @@ class LosesThePlaceOfSlowReaders(EmbeddedEngine):
         return followed
 
 
+class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
+    """Clients get the grace of a start also for what code asks them after it."""
+
+    async def start(self) -> Self:
+        await super().start()
+        timers = self._residents.timers
+        real = timers._grace_ends  # pyright: ignore[reportPrivateUsage]
+
+        def planted(run: LiveRun, now: int) -> int | None:
+            calls, asked = run.state.batch.calls, run.state.questions.open.values()
+            nested = any(one.kind == "call" and calls[one.index].parent is not None for one in asked)
+            until = timers._grace_until  # pyright: ignore[reportPrivateUsage]
+            return until if nested and until > now else real(run, now)
+
+        timers._grace_ends = planted  # pyright: ignore[reportPrivateUsage]
+        return self
+
+
 # In leases
 
 
@@ -581,12 +599,13 @@ BUGS = (
     Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=105),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
-    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=500),
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=300),
     Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=220),
     Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=24),
     Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=18),
     Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
     Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=200),
     Bug("anybody_answers", "L1", engine=AnybodyAnswers, first_seed=3),
     Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), first_seed=3),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),

@@ -44,6 +44,14 @@ def test_a_run_that_queues_because_a_lease_ran_out_still_hears_of_the_next_deadl
     simulate(611000421)
 
 
+def test_a_run_that_has_heard_of_one_deadline_while_it_queues_still_hears_of_the_next() -> None:
+    simulate(260200947)
+
+
+def test_a_person_may_be_told_that_a_cancelled_run_takes_no_answers() -> None:
+    simulate(197)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

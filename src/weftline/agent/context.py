@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
@@ -24,7 +24,9 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     thread_id: str | None = None
     workspace: str = ""
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    """What it was given when it began, for its hooks, policies and tools. A child run has its parent's."""
     parent: str | None = None
     """The run whose call it carries out."""
     depth: int = 0

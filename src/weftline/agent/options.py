@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, cast
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
+from weftline.agent import checked
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.budget import Budget
-from weftline.agent.calling import Hook
+from weftline.agent.calling import Hook, check_hook
 from weftline.agent.context import RunContext
 from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
+from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import InvalidRequest
-from weftline.messages import Message
+from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
 from weftline.reminders import MAX_REMINDERS, Reminder
 from weftline.suggestions import did_you_mean
@@ -60,7 +63,10 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    """Any JSON object, for hooks, tools and whoever reads the log."""
+    labels: Mapping[str, str]
+    """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
     reminders: Sequence[Reminder]
     """What the model is reminded of, with some requests of this run."""
     turn_id: str
@@ -87,13 +93,48 @@ def turn_id_of(given: object) -> str:
     return given
 
 
-def check_options(options: Mapping[str, object]) -> None:
-    """Raises `TypeError` for an option that there is not: a misspelt one would be ignored in silence."""
+def check_options(prompt: object, options: Mapping[str, Any]) -> None:
+    """Raises `TypeError` for an option that there is not, which would be ignored in silence, and for a wrong value."""
+    if prompt is not None:
+        checked.expect("the prompt", prompt, str, "a text")
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
             near = did_you_mean(name, known)
             raise TypeError(f"a run has no option {name!r}; there are {', '.join(sorted(known))}.{near}")
+    if options:
+        check_parts(options)
+        for name in ("thread", "key", "requested_by"):
+            if name in options:
+                checked.expect(name, options[name], str, "a text")
+        if "messages" in options:
+            checked.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
+        if "files" in options:
+            checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
+        for one in options.get("hooks", ()):
+            check_hook(one)
+        if options.get("metadata") is not None:
+            checked.metadata(options["metadata"])
+
+
+def check_parts(given: Mapping[str, Any]) -> None:
+    """The same for what agents and runs are both made of."""
+    checked.model("model", given.get("model"))
+    checked.instructions(given.get("instructions"))
+    for name, (kind, like) in _PARTS.items():
+        if given.get(name) is not None:
+            checked.expect(name, given[name], kind, like)
+
+
+_MESSAGES: Final = (System, User, Assistant, ToolResults)
+_PARTS: Final[dict[str, tuple[type, str]]] = {
+    "name": (str, "a text"),
+    "settings": (Settings, "Settings, such as Settings(temperature=0.2)"),
+    "limits": (Limits, "Limits, such as Limits(max_turns=20)"),
+    "behavior": (Behavior, "a Behavior, such as Behavior(cache=False)"),
+    "budget": (Budget, "a Budget, such as Budget(usd=0.5)"),
+    "preset": (Preset, "a Preset, such as Preset(instructions='Be brief.')"),
+}
 
 
 def check_deps(kind: object, given: object) -> None:

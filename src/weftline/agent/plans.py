@@ -44,7 +44,8 @@ def plan_of(
     behavior: Behavior | None = None,
     only: Sequence[str] | None = None,
     fallbacks: Sequence[str] = (),
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
     requested_by: str = "",
     turn_id: str = "",
     reminders: tuple[Reminder, ...] = (),
@@ -78,6 +79,7 @@ def plan_of(
         ),
         behavior=behavior.stored() if behavior is not None and durable else {},
         metadata=dict(metadata or {}),
+        labels=dict(labels or {}),
         given=given,
         code=code,
         only=None if only is None else tuple(only),
@@ -124,6 +126,7 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         limits=capped,
         path=(*parent.path, name),
         metadata=parent.metadata,
+        labels=parent.labels,
         requested_by=parent.requested_by,
         turn_id=parent.turn_id,
     )
@@ -161,6 +164,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         settings=settings,
         fallbacks=sent.fallbacks,
         metadata=sent.metadata,
+        labels=sent.labels,
         requested_by=sent.requested_by,
         turn_id=sent.turn_id,
     )

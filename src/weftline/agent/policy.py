@@ -190,7 +190,7 @@ class PolicyTurn:
     """All that the run may use."""
     left: Caps
     labels: Mapping[str, str]
-    """The run's metadata, and what earlier decisions have added."""
+    """The run's, and what earlier decisions have added."""
     unavailable: Sequence[str] = ()
     """The tools that were called in the turn before and were not there, or not allowed."""
     hint: Hint | None = None

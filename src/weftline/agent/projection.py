@@ -157,6 +157,7 @@ def _asked(head: log.AwaitOpened, body: bytes) -> AnyEvent:
         call_id=asked.call,
         options=asked.options,
         clarification=asked.clarification,
+        approvers=asked.approvers,
     )
 
 
@@ -189,6 +190,7 @@ def _ended(head: log.RunEnded, body: bytes) -> AnyEvent:
         usage=head.usage,
         cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
         by=head.requested_by,
+        labels=ended.labels,
     )
 
 

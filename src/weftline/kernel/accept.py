@@ -9,7 +9,7 @@ First come, first served; a refused fact changes nothing.
 from __future__ import annotations
 
 from weftline.kernel import leases, policies
-from weftline.kernel.calls import asks_about_doubt
+from weftline.kernel.calls import asks_about_doubt, is_overdue
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -175,7 +175,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
     that carries out a call is made.
     """
     call = _call(s, head)
-    if call is None or s.control.cancel or s.control.paused or policies.is_late(s):
+    if call is None or s.control.cancel or s.control.paused or policies.is_late(s) or is_overdue(s):
         return False
     if call.child is not None:
         return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1

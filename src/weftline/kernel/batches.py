@@ -82,7 +82,7 @@ def carry_on(s: State) -> Decision:
             if not s.is_waiting(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
-            _recover(s, index, call, append, start)
+            _recover(s, index, call, append, start, still=s.control.paused or overdue)
     if not s.control.paused and not overdue and (batch.next < len(batch.calls) or batch.held):
         _begin(s, append, start)
     if append:
@@ -152,8 +152,9 @@ def _outdated(s: State) -> list[New]:
     return append
 
 
-def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command]) -> None:
-    """A call begun before a crash: its effect says what may be done about it, or else a person does."""
+def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command], *, still: bool) -> None:
+    """A call begun before a crash: its effect says what may be done about it, or else a person does. `still`: nothing
+    begins for now."""
     if call.awaiting:
         pass
     elif call.verdict == "answered":
@@ -161,14 +162,14 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
     elif call.verdict == "denied":
         append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
     elif call.grant is not None:
-        if not s.control.paused:
+        if not still:
             append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
     elif call.effect == "once":
         if asks_about_doubt(s, call):
             append.append(_ask(s, index, "doubt"))
         else:
             append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
-    elif s.control.paused:
+    elif still:
         pass
     elif call.effect == "reconcile":
         start.append(Reconcile(s.turn - 1, index, call.attempt))

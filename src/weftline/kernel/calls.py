@@ -352,6 +352,14 @@ def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
     return earliest
 
 
+def is_overdue(s: State) -> bool:
+    """Whether a deadline has passed that nothing has been done about. Nothing begins before it has: the run may end."""
+    due_at = s.questions.due_at
+    if due_at is None or due_at > s.now:
+        return False
+    return any(one.deadline_at is not None and one.deadline_at <= s.now for one in s.questions.open.values())
+
+
 OfCall: TypeAlias = CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | CallClosed
 """The facts about one call."""
 

@@ -160,8 +160,10 @@ class Driver:
 
     async def _finish(self, run: LiveRun) -> None:
         """What has begun may finish until the drain is over; but what asks for others would wait for those in vain."""
-        tasks = run.driving.tasks
-        while left := [task for key, task in tasks.items() if not task.done() and key[1] not in run.work.hosts]:
+        tasks, hosts = run.driving.tasks, run.work.hosts
+        while left := [
+            task for key, task in tasks.items() if not task.done() and not (key[1] in hosts and hosts[key[1]].in_vain)
+        ]:
             await asyncio.wait(left)
 
     async def _cut_off(self, run: LiveRun) -> None:
@@ -230,6 +232,7 @@ class Driver:
         if not result.state.ended:
             run.log.due_at = 0 if result.commands else result.due_at
         run.driving.due_at = result.due_at
+        run.driving.rested_at = -1 if result.commands else result.state.version
         if result.commands and result.due_at is not None:
             self._on_deadline(run, result.due_at)
         return result.commands

@@ -168,7 +168,12 @@ class RunLog:
 
 
 class Host(Protocol):
-    """A call that is under way and asks for others."""
+    """A call that is under way and may ask for others."""
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether nothing comes of it where no call begins any more."""
+        ...
 
     def look(self) -> None:
         """Facts were appended: some of them may answer it."""
@@ -229,7 +234,7 @@ class Cut(Enum):
 class Driving:
     """What only the driver of a run needs."""
 
-    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "tasks", "wake")
+    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "rested_at", "tasks", "wake")
 
     def __init__(self) -> None:
         self.cut = Cut.NO
@@ -246,6 +251,8 @@ class Driving:
         self.wake: asyncio.Future[None] | None = None
         self.facts: tuple[Fact, ...] = ()
         """What was appended and the code of the run's agent has not seen yet."""
+        self.rested_at = -1
+        """The version at which the latest step saw nothing to do; -1 if it did see something."""
 
     def taken_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()

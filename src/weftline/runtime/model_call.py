@@ -249,7 +249,7 @@ class _ModelCall:
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(message, work, self._services, withheld=self._withheld)
+        asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await misfit(work, text)

@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 MAX_DRIVER_FAILURES = 3
 STORE_RETRY_S = 1.0
+RETRY_S = 0.2
+"""After the first failure of a driver; doubled with each further one."""
 MAX_DEATHS_WITHOUT_PROGRESS = 3
 MAX_DEATHS = 10
 MAX_GROUP = 64
@@ -297,7 +299,7 @@ class Recovery:
                 del self._failures[key]
                 await self._give_up_from_log(key)
                 return
-            await asyncio.sleep(0.1 * 2**failures)
+            await asyncio.sleep(RETRY_S * 2 ** (failures - 1))
         await self._recover(key)
 
     async def _recover(self, key: int) -> None:

@@ -13,9 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
-from weftline.kernel import policies
 from weftline.kernel.accept import accepts
-from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
 from weftline.kernel.policy import CapReached
@@ -249,18 +247,20 @@ class Residents:
         if run.residency is BEHIND:
             return  # it accepts nothing before its turn
         if run.active:
+            if run.residency is SCHEDULED:
+                self.timers.watch_queued(run)
             run.poke()
             return
         self.driver.take_over(run)  # before the row is this process's
         decision = decide(run.state)
         if decision.append or decision.start:
-            # What is over already is among the reasons to go on; the next one may come before there is a place.
-            next_at = earliest_deadline(run.state.questions, after=run.state.now)
-            deadlines = (next_at, policies.deadline_at(run.state))
-            deadline_at = min([one for one in deadlines if one is not None], default=None)
-            if deadline_at is not None:
-                run.driving.due_at = deadline_at
-                self.timers.watch(run, deadline_at)  # it may queue for a place for longer than that
+            if run.driving.rested_at == run.state.version and not self.stopping:
+                # It would be driven again at once, to no avail, for ever.
+                error = RuntimeError("its driver has left with work left to do")
+                logger.error("run %s: driver failed: %s", run.id, error)
+                self._start_over(run, error)
+                return
+            self.timers.watch_queued(run)
             self._submit(run)
             return
         self._park(run, decision.due_at)

@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.kernel import policies
+from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
@@ -73,6 +75,18 @@ class Timers:
             self._watched[run.key] = due_at
             heappush(self._deadlines, (due_at, run.key))
             self._alarm.at(due_at)
+
+    def watch_queued(self, run: LiveRun) -> None:
+        """A run queues for a driver, perhaps for longer than until its next deadline.
+
+        What is over already is among the reasons why it does.
+        """
+        state = run.state
+        deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
+        deadline_at = min([one for one in deadlines if one is not None], default=None)
+        if deadline_at is not None:
+            run.driving.due_at = deadline_at
+            self.watch(run, deadline_at)
 
     def was_away(self) -> None:
         """Nothing moved until now, so clients whose answers are overdue get a grace period."""

@@ -213,6 +213,7 @@ class _Settings(Part):
 
     tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tools_size)] | None = None
     metadata: Metadata | None = None
+    labels: Metadata | None = None
     reasoningLevel: Annotated[Any, AfterValidator(_reasoning), WithJsonSchema(_REASONING_SCHEMA)] = None
     outputSchema: Annotated[OutputSchemaModel | None, BeforeValidator(_output_schema_size)] = None
     loopDetection: Annotated[

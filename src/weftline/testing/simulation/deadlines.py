@@ -1,12 +1,17 @@
 """D1: a deadline is acted upon within a second, whatever else the run is doing.
 
-Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace period that clients
-get after a start for calls offered before it.
+Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace that clients and
+people get after a start for what they were asked before it. A run hears what time it is, and with that of everything
+that is over. So while one of its questions has its grace, those that are asked after the start wait with it, until it
+is answered or the grace is over, and no longer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+
+from msgspec import Struct
 
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
 from weftline.kernel.lease import CallUnclaimed
@@ -19,35 +24,46 @@ from weftline.testing.simulation.trace import require
 
 LATE_S = 1.0
 _GRACE_S = CLIENT_GRACE_US / 1_000_000
+_NEVER_S = 1e12
+
+
+class _Question(Struct):
+    """Something with a deadline that a client or a person is asked, in virtual seconds."""
+
+    id: str
+    asked_s: float
+    deadline_s: float
+    closed_s: float = _NEVER_S
 
 
 def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
         return  # times in the log then differ from the history's, or reading what is due takes too long
-    closed = {entry.head.id: _when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, CallClosed)}
+    questions = _questions(evidence, log)
+    # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
+    rung_s = [_when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, TimerFired)]
+    for one in questions:
+        overdue_s = _overdue_s(evidence, one, questions)
+        acted_s = min([one.closed_s, *[at_s for at_s in rung_s if at_s >= one.deadline_s]])
+        require("D1", acted_s <= overdue_s, f"run {log.key}: {one.id} should have been over by {overdue_s:.3f} s")
+
+
+def _questions(evidence: Evidence, log: RunLog) -> list[_Question]:
+    asked: dict[str, _Question] = {}
     for entry in log.entries:
-        if isinstance(entry.head, CallUnclaimed) and entry.head.fallback:  # its tool has a time of its own
-            closed[entry.head.id] = _when_s(evidence, entry)
-    answered = {one.head.id: _when_s(evidence, one) for one in log.entries if isinstance(one.head, AwaitClosed)}
-    rung = [entry for entry in log.entries if isinstance(entry.head, TimerFired)]
-    for entry in log.entries:
-        head = entry.head
-        if isinstance(head, CallOpened) and head.timeout_us is not None and not head.blocked:
-            opened_s = _when_s(evidence, entry)
-            deadline_s = opened_s + head.timeout_us / 1_000_000
-            # Code may ask for a call while another one, which a crash cut off, still has its grace: both wait for that.
-            overdue_s = _overdue_s(evidence, 0.0 if head.parent else opened_s, deadline_s)
-            # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
-            acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
-            late = min([closed[head.id], *acted_s]) > overdue_s
-            require("D1", not late, f"run {log.key}: {head.id} should have timed out by {overdue_s:.3f} s")
-        if isinstance(head, AwaitOpened) and head.timeout_us is not None:
-            asked_s = _when_s(evidence, entry)
-            deadline_s = asked_s + head.timeout_us / 1_000_000
-            overdue_s = _overdue_s(evidence, asked_s, deadline_s)
-            acted_s = [_when_s(evidence, one) for one in rung if _when_s(evidence, one) >= deadline_s]
-            late = min([answered[head.id], *acted_s]) > overdue_s
-            require("D1", not late, f"run {log.key}: {head.id} should have expired by {overdue_s:.3f} s")
+        head, now_s = entry.head, _when_s(evidence, entry)
+        match head:
+            case (
+                CallOpened(timeout_us=int() as timeout_us, blocked=False) | AwaitOpened(timeout_us=int() as timeout_us)
+            ):
+                asked[head.id] = _Question(head.id, now_s, now_s + timeout_us / 1_000_000)
+            case CallClosed() | AwaitClosed() if head.id in asked:
+                asked[head.id].closed_s = min(asked[head.id].closed_s, now_s)
+            case CallUnclaimed(fallback=str(tool)) if tool:  # it has a time of its own
+                asked[head.id].closed_s = now_s
+            case _:
+                pass
+    return list(asked.values())
 
 
 def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
@@ -89,15 +105,16 @@ def _when_s(evidence: Evidence, entry: Entry) -> float:
     return entry.at / 1_000_000 - evidence.epoch_s
 
 
-def _overdue_s(evidence: Evidence, opened_s: float, deadline_s: float) -> float:
+def _overdue_s(evidence: Evidence, one: _Question, questions: Sequence[_Question]) -> float:
     """The time by which it must have been acted upon."""
     for life in evidence.times.values():
-        cut_off = opened_s < life.since_s
-        by_s = max(deadline_s, life.since_s + _GRACE_S if cut_off else 0.0) + LATE_S
+        older = [other for other in questions if other.asked_s < life.since_s < other.closed_s]
+        grace_ends_s = min(life.since_s + _GRACE_S, max([other.closed_s for other in older], default=0.0))
+        by_s = max(one.deadline_s, grace_ends_s, life.since_s) + LATE_S
         if by_s >= life.until_s:
             continue
         stalled = any(stall.touches(life.since_s, by_s) for stall in evidence.troubles.stalls)
         sick = any(window.touches(life.since_s, by_s) for window in evidence.troubles.sick)
         if not stalled and not sick:
             return by_s
-    return 1e12
+    return _NEVER_S

@@ -1,7 +1,9 @@
 """L1 and L2: what a lease promises, read off a log alone and written without the kernel's own code for it.
 
 L1: a call under a live lease gets its result from whoever has it, or none: by its own time, or with its run.
-L2: a lease is over when it is given back or its time is, and not before.
+L2: a lease is over when it is given back or its time is, and not before. The same holds for what clients are asked: a
+call of theirs times out when its own time is up, when its lease has run out and the run says that this is the end of
+it, or when the time budget of the run is used up.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from msgspec import Struct, field
 
 from weftline.kernel.entries import CallAsked, CallClosed, CallOpened, Limits, RunCreated, TimerFired, TurnCompleted
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
+from weftline.kernel.policy import CapReached
 from weftline.testing.simulation.policies import Logged
 from weftline.testing.simulation.trace import require
 
@@ -31,6 +34,8 @@ class _Held(Struct):
 class _Log(Struct):
     limits: Limits = Limits()
     now: int = 0
+    out_of_time: bool = False
+    """The time budget is used up. What clients have not answered by then is closed; no later turn has calls."""
     calls: dict[str, _Held] = field(default_factory=dict[str, _Held])
 
 
@@ -54,6 +59,8 @@ def check_leases(log: Sequence[Logged]) -> None:
                 _claimed(seen.calls[head.id], head, entry.at)
             case CallUnclaimed() as head:
                 _unclaimed(seen, seen.calls[head.id], head)
+            case CapReached(reason="time_budget"):
+                seen.out_of_time = True  # P3 looks at whether it is
             case CallClosed() as head if head.id in seen.calls:
                 _closed(seen, seen.calls[head.id], head)
             case _:
@@ -94,7 +101,8 @@ def _closed(seen: _Log, held: _Held, head: CallClosed) -> None:
         require("L1", held.token == head.lease, f"{head.id} was answered with a token that is not its holder's")
     elif held.until is not None and head.how in ("returned", "failed"):
         require("L1", False, f"{head.id} was answered by somebody else than the client that has it")
-    elif held.until is not None and head.how == "timeout":
+    elif head.client is not None and head.how == "timeout":
         late = held.deadline is not None and held.deadline <= seen.now
-        lost = held.until <= seen.now and seen.limits.leases is not None and seen.limits.leases.on_lost == "error"
-        require("L2", late or lost, f"{head.id} was closed before its time was up")
+        gone = held.until is not None and held.until <= seen.now
+        gone = gone and seen.limits.leases is not None and seen.limits.leases.on_lost == "error"
+        require("L2", late or gone or seen.out_of_time, f"{head.id} was closed before its time was up")

@@ -28,9 +28,13 @@ class _Jump:
         self._turns = 0 if timeout else self._turns + 1
         if self._turns > STANDSTILL:
             self._turns = 0
-            raise Violation("C6", f"after {STANDSTILL} iterations of the loop no time has passed")
+            raise Violation("C6", f"after {STANDSTILL} iterations of the loop no time has passed: {self._at_work()}")
         self._loop.now_s += timeout
         return []
+
+    def _at_work(self) -> str:
+        names = [getattr(task.get_coro(), "__qualname__", "?") for task in self._loop.tasks()]
+        return ", ".join(sorted({name for name in names if "Server" not in name}))
 
 
 class VirtualLoop(asyncio.BaseEventLoop):

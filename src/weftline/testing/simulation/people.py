@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import Pattern, decode_await
-from weftline.kernel.entries import AwaitClosed
+from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
@@ -112,7 +112,8 @@ class People:
             known = {"unknown_await", "invalid_answer"} if wrong else frozenset[str]()
             require("A1", error.code in TOO_LATE | known, f"run {key}: {id} was refused with {error.code}: {error}")
             if error.code in TOO_LATE:
-                closed = id in self._closed(key) or self._disk.has_ended(key)
+                # A cancelled run takes no answers, and closes what it has asked when what it does is stopped.
+                closed = id in self._closed(key) or self._disk.has_ended(key) or self._is_cancelled(key)
                 require("C1", closed, f"run {key}: told that {id} is closed before that was durable")
             return
         require("A1", not wrong, f"run {key}: {id} was answered with what does not fit")
@@ -120,6 +121,9 @@ class People:
         require("C1", id in self._closed(key), f"run {key}: an answer to {id} was accepted and is not durable")
         before = self.decided.answers.setdefault((key, id), (outcome, by))
         require("A1", before[0] == outcome, f"run {key}: {id} was {before[0]} and then {outcome}")
+
+    def _is_cancelled(self, key: int) -> bool:
+        return any(isinstance(entry.head, CancelRequested) for entry in self._disk.facts(key))
 
     def _closed(self, key: int) -> set[str]:
         return {entry.head.id for entry in self._disk.facts(key) if isinstance(entry.head, AwaitClosed)}

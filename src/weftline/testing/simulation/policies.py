@@ -126,6 +126,8 @@ class Stopwatch:
                 self._asking, self._retry_at = 0, head.retry_at or 0
             case TurnCompleted() | ContextCompacted() | CompactionFailed():
                 self._asking = 0
+            case FinalForced():
+                self._retry_at = 0  # the last request is another one and is due at once: nothing is waited for any more
             case RunCreated():
                 self._most = head.limits.max_concurrent_calls
             case CallAsked():

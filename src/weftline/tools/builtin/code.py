@@ -34,7 +34,7 @@ from weftline.tools.base import (
     ToolOutput,
     Unknown,
     ends_run,
-    is_host,
+    is_hidden,
 )
 from weftline.tools.builtin.code_functions import (
     CodeFunction,
@@ -167,7 +167,7 @@ class CodeTool:
         functions: dict[str, CodeFunction] = {}
         for name, tool in tools.items():
             chosen = name not in left_out if self.only is None else name in self.only
-            if not chosen or is_host(tool) or ends_run(tool):
+            if not chosen or isinstance(tool, CodeTool) or is_hidden(tool) or ends_run(tool):
                 continue
             spec = tool.spec
             own = function_name(shown.get(name, name), functions)
