@@ -89,7 +89,7 @@ async def test_a_hook_renders_a_prompt_as_it_is_then() -> None:
     @agent.on(SystemRendered)
     def render(point: SystemRendered, context: RunContext[Any]) -> None:
         point.system = context.render("other")
-        with pytest.raises(ValueError, match="the agent has no prompt 'othr'. Did you mean 'other'"):
+        with pytest.raises(ValueError, match=r"the agent has no prompt 'othr'\. Did you mean 'other'"):
             context.render("othr")
 
     async with asyncio.timeout(PATIENCE_S), Engine() as engine:
@@ -119,11 +119,12 @@ def test_a_prompt_that_is_none_is_refused() -> None:
 
 async def test_an_override_that_makes_no_sense_is_refused_and_changes_nothing() -> None:
     async with Engine() as engine:
-        for options, words in [
+        refused: list[tuple[dict[str, Any], str]] = [
             ({"template": "{0}"}, "may have names in it"),
             ({"template": "x", "labels": {"a": 1}}, "labels= are up to 16 texts by name"),
             ({"template": "x", "labels": {str(n): "x" for n in range(17)}}, "labels= are up to 16 texts by name"),
-        ]:
+        ]
+        for options, words in refused:
             with pytest.raises(InvalidRequest, match=words):
                 await engine.override_prompt("tone", **options)
         assert await engine.prompt_overrides() == []
