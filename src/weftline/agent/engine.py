@@ -482,8 +482,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         name = options.get("thread")
         if name is None:
             return None
+        if not name.strip():
+            raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
-            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
+            raise InvalidRequest(
+                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+            )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
         thread = self.thread(name)
