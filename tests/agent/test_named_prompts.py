@@ -56,11 +56,12 @@ async def test_the_most_specific_override_stands_in_for_a_prompt_and_each_render
         return model.requests[-1].system, await rendered(run)
 
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
-        plain = "tone", digest("Be {tone}."), {"thread": None, "labels": {}}
+        anywhere: dict[str, Any] = {"thread": None, "labels": {}}
+        plain = "tone", digest("Be {tone}."), anywhere
         assert await said(engine) == ("Be kind.", [plain])
         for scope, template in steps:
             await engine.override_prompt("tone", template, by="user:ann", **scope)
-        everywhere = "tone", digest("All: {tone}."), {"thread": None, "labels": {}}
+        everywhere = "tone", digest("All: {tone}."), anywhere
         assert await said(engine) == ("All: kind.", [everywhere])
         assert (await said(engine, labels=gold))[0] == "Newer gold: kind."
         text, [(_, version, scope)] = await said(engine, labels=gold | red | {"more": "x"})

@@ -528,6 +528,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             metadata=checked_metadata(options.get("metadata")),
             labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            stream_arguments=options.get("stream_arguments", False),
             turn_id=turn_id_of(options.get("turn_id")),
             reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,
