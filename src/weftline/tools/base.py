@@ -148,6 +148,10 @@ class FurtherCalls(Protocol):
         """Returns when all that was asked for has its result."""
         ...
 
+    def hold(self) -> None:
+        """Stops the call's time, before it has asked for anything: it waits for a place. `limit` lets it run on."""
+        ...
+
     def limit(self, expired: Callable[[], None]) -> None:
         """Has `expired` called when the call has taken its time, not counting that of the calls it waits for."""
         ...
