@@ -7,6 +7,7 @@ import logging
 from msgspec import Raw
 
 from weftline import prompts
+from weftline.failure import Failure
 from weftline.kernel import bodies, policies
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
 from weftline.kernel.state import Call, FinishChild, StartChild, State
@@ -19,7 +20,7 @@ from weftline.runtime.tool_call import closed, new_context, pending_call
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import Item, NewRun, Write
 from weftline.tools.base import ToolFailed, ToolOutput
-from weftline.tools.results import reason_of
+from weftline.tools.results import failure_of, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +42,18 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
-        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
+        text = prompts.child_not_started(call.name, reason_of(error))
+        return _refused(command, call, work, text, failure=failure_of(error, text))
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
         return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
-def _refused(command: StartChild, call: Call, work: WorkingSet, text: str) -> Outcome:
-    return closed(command, call, work, ToolOutput.of(text, is_error=True), "failed", attempt=1)
+def _refused(
+    command: StartChild, call: Call, work: WorkingSet, text: str, *, failure: Failure | None = None
+) -> Outcome:
+    return closed(command, call, work, ToolOutput.of(text, is_error=True, failure=failure), "failed", attempt=1)
 
 
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
