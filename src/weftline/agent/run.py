@@ -347,6 +347,7 @@ class _Told:
                 telemetry=event.telemetry,
                 bounds=closed.bounds,
                 server_data=closed.server_data,
+                child=closed.child,
             )
         )
 

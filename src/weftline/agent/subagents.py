@@ -17,9 +17,13 @@ from msgspec.json import decode
 from weftline import prompts
 from weftline.agent.briefing import Briefing
 from weftline.agent.definition import Definition
+from weftline.agent.output import OutputType
+from weftline.failure import Failure
+from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import Effect
+from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
-from weftline.runtime.children import as_result
+from weftline.runtime.children import as_result, final_output
 from weftline.runtime.code import ChildEnd
 from weftline.tools.base import Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.function import FunctionTool
@@ -101,12 +105,22 @@ class Subagent:
             elapsed_ms = end.elapsed_us // 1000
             return ToolOutput.of(prompts.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens))
         output = self.agent.output_type
+        if end.final is not None:
+            return self._final(end.final, output)
         if output is None:
             return ToolOutput.of(end.text)
         try:
             return output_of(output.parse(end.text), tool_name=self.name)
         except ValueError:  # another version of the agent wrote it
             return ToolOutput.of(end.text)
+
+    def _final(self, final: FinalResult, output: OutputType[Any] | None) -> ToolOutput:
+        """What a terminal tool has returned, which has to be of the agent's type if it has one."""
+        fault = "" if output is None else output.fault(joined_text(final.parts))
+        if fault:
+            text = prompts.child_misfit(self.name, fault)
+            return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
+        return final_output(final)
 
 
 def as_tool(
