@@ -33,6 +33,7 @@ PUBLIC = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Reminder",
     "Run",
     "RunCancelled",
     "RunContext",
