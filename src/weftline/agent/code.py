@@ -400,6 +400,14 @@ class AgentCode:
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
+        said = await self._judged(text)
+        try:
+            await self._facts.judged()
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
+        return said
+
+    async def _judged(self, text: str) -> str:
         value: object = text
         if self._output is not None:
             try:
@@ -430,9 +438,8 @@ class AgentCode:
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
         told = (points.RunEnded, points.RunCancelled)
-        has_words = (
-            bool(self._frame.skills) or self._observed is not None or any(point in self._hooks for point in told)
-        )
+        told_late = self._facts.waits or any(point in self._hooks for point in told)
+        has_words = bool(self._frame.skills) or self._observed is not None or told_late
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -441,6 +448,8 @@ class AgentCode:
             self.leaving.begin()
 
     async def _last_words(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+        with suppress(HookFailed):
+            await self._facts.judged()
         for one in self._frame.skills:
             await one.end_run(dict(memory), run_id=self.info.id)
         with suppress(HookFailed):  # the run has ended: there is nothing left to fail
