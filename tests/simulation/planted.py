@@ -388,6 +388,34 @@ def runs_what_was_asked_for(real: CarryOut) -> CarryOut:
     return carry_out
 
 
+def _reporting_doubts(state: State) -> State:
+    """Whoever wants to be asked about calls in doubt reads in a result that there were some."""
+    return replace(state, limits=replace(state.limits, in_doubt="report"))
+
+
+def _missing_nothing(state: State) -> State:
+    """The model makes of a failed call what it can, whatever a person might know."""
+    return replace(state, batch=replace(state.batch, lacking=None))
+
+
+def _asking_the_tool_again(state: State) -> State:
+    """A tool that has asked a person is carried out once more when there is an answer."""
+    calls = tuple([_cut_off(call) for call in state.batch.calls])
+    return replace(state, batch=replace(state.batch, calls=calls))
+
+
+def _cut_off(call: Call) -> Call:
+    answered = call.asked_back and not call.awaiting and call.attempt == 1
+    return replace(call, asked_back=False, lost=True, verdict="ok") if answered else call
+
+
+def forgets_what_it_was_told(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """What a person said about something missing is in the log, and in no request."""
+    result = stepping.step(state, work, facts, at=at)
+    work.conversation._clarifying = ""  # pyright: ignore[reportPrivateUsage]
+    return result
+
+
 class ListsWhatIsAnswered(Flushes):
     """The list of what people are asked is cleaned up by whoever answers, and by nothing else."""
 
@@ -504,10 +532,15 @@ class DecidesOnAnotherState:
         entries = list(facts)
         for draft in facts:
             state = take_in(state, work, draft, at=at)
-        while (decision := decide(self._change(state))).append:
+        for _ in range(stepping.MAX_ROUNDS):
+            decision = decide(self._change(state))
+            if not decision.append:
+                break
             for draft in [stepping.write_down(state, work, new) for new in decision.append]:
                 entries.append(draft)
                 state = take_in(state, work, draft, at=at)
+        else:
+            raise RuntimeError("the kernel does not come to rest")
         end = stepping.thread_end(state, work) if entries else None
         return Step(state, entries, decision.start, decision.due_at, end)
 
@@ -599,6 +632,10 @@ BUGS = (
     Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=105),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
+    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), first_seed=4),
+    Bug("asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), first_seed=4),
+    Bug("asks_the_tool_again", "A3 K2", step=lambda: DecidesOnAnotherState(_asking_the_tool_again), first_seed=4),
+    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, first_seed=4),
     Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=300),
     Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=220),
     Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=24),

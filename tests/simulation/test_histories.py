@@ -40,6 +40,10 @@ def test_a_cancelled_run_estimates_what_a_provider_used_that_does_not_stop() -> 
     simulate(833000112)
 
 
+def test_a_stop_estimates_what_a_provider_used_that_does_not_stop() -> None:
+    simulate(370303006)
+
+
 def test_a_run_that_queues_because_a_lease_ran_out_still_hears_of_the_next_deadline() -> None:
     simulate(611000421)
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.canonical import digest
@@ -135,9 +136,17 @@ def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:
             require("C3", opened == call.args or given_up, f"run {log.key}: {head.id} was opened with {opened}")
 
 
+def _answers(log: RunLog) -> set[str]:
+    """What people said to what tools asked them."""
+    closed = [entry for entry in log.entries if isinstance(entry.head, AwaitClosed) and entry.body]
+    values = [bodies.decode_answer(entry.body).value for entry in closed]
+    return {str(decode(value)) for value in values if value is not UNSET}
+
+
 def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
     results = {f"{one.tool} {one.number}" for one in evidence.ledger.executions if one.ended in ("returned", "failed")}
     results |= set(evidence.ledger.happened.values())
+    results |= _answers(log)  # A3 looks at which is whose
     for entry in log.entries:
         if isinstance(entry.head, CallClosed) and entry.head.how == "returned" and entry.head.client is None:
             text = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits

@@ -28,6 +28,7 @@ from weftline.testing.simulation.orders import (
     choose_orders,
     hand_out_leases,
     involve_people,
+    leave_questions,
     set_policies,
     write_code,
 )
@@ -102,6 +103,8 @@ class History:
             write_code(self.orders, self._people)
         if seed % 6 == 3:
             hand_out_leases(self.orders, self._people)
+        if seed % 5 == 4:
+            leave_questions(self.orders, self._people)
         self._budgets = BudgetWatch(self.disk, self.orders, self._people) if seed % 6 == 0 else None
         if self._budgets is not None:
             self.disk.on_commit = self._budgets.committed
@@ -158,7 +161,7 @@ class History:
         stuck = server.outside(self._stuck.wait())
         keeper = server.outside(self._keep_up())
         faults = [server.outside(fault) for fault in mishaps.choose()]
-        if self.seed % 3 == 1 or self.seed % 6 == 5:
+        if self.seed % 3 == 1 or self.seed % 6 == 5 or self.seed % 5 == 4:
             faults.append(server.outside(clients.people.look_around()))
         working = [server.outside(clients.carry_out(order)) for order in self.orders.values()]
         done = server.outside(self._until_all_ended(working))
