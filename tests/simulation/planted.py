@@ -30,6 +30,8 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
 from weftline.store.budgets import Booking
+from weftline.store.records import schedules
+from weftline.store.records.schedules import ScheduleRow
 from weftline.testing.simulation import Build
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.server import WallClock
@@ -37,6 +39,9 @@ from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wire
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.world import Life
 from weftline.tools.base import ToolOutput
+from weftline.workspace.context import Workspaces
+from weftline.workspace.firing import ScheduleAlarm, Start, Started
+from weftline.workspace.schedules import timing_of
 
 NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
@@ -54,12 +59,14 @@ class Bug(Build):
         carry_out: Callable[[CarryOut], CarryOut] | None = None,
         engine: type[EmbeddedEngine] = EmbeddedEngine,
         alarm: Callable[..., Any] = Alarm,
+        schedules: type[ScheduleAlarm] = ScheduleAlarm,
         first_seed: int = 0,
     ) -> None:
         self.name = name
         self.rules = frozenset(rules.split())
         self.first_seed = first_seed
-        self.alarm = alarm
+        self.rings = alarm
+        self._schedules = schedules
         self._log = log
         self._step = step
         self._carry_out = carry_out
@@ -67,6 +74,9 @@ class Bug(Build):
 
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
         return self._log(inner, wires)
+
+    def alarm(self, at: Workspaces, *, start: Start, started: Started) -> ScheduleAlarm:
+        return self._schedules(at, start=start, started=started)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
         return self._engine(
@@ -594,7 +604,58 @@ class RefundsEarly(ChangesBookings):
         return [replace(one, held_nusd=0, held_tokens=0, held_calls=0) for one in bookings]
 
 
+# In schedules
+
+
+class KeepsNoKeys(SimulatedLog):
+    """Whether a time of a schedule has its run is not asked before another one is created."""
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        return None if route == "schedules" else await super().idempotent(workspace, route, key)
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return super().flush([self._without_key(write) for write in writes])
+
+    def _without_key(self, write: Write) -> Write:
+        once = None if write.new is None else write.new.idempotency
+        if write.new is None or once is None or once.route != "schedules":
+            return write
+        return replace(write, new=replace(write.new, idempotency=None))
+
+
+class NotesItFirst(ScheduleAlarm):
+    """A time is over once somebody has seen to it that its run begins."""
+
+    async def _fire_once(self, row: ScheduleRow, time: int, *, now: int) -> None:
+        await self._settle(row, time, now=now)
+        await super()._fire_once(row, time, now=now)
+
+
+class GoesOnFromNow(ScheduleAlarm):
+    """After a start, what was due before it is of no interest."""
+
+    async def run(self) -> None:
+        now = self._at.clock.now_us()
+        for workspace in await self._at.records.read(schedules.due_workspaces(now)):
+            for row in await self._at.records.read(schedules.of_workspace(workspace)):
+                if row.next_at is not None and row.next_at <= now:
+                    await self._at.records.write(schedules.move(row.key, next_at=timing_of(row).next(now)))
+        await super().run()
+
+
+class MakesUpForEverything(ScheduleAlarm):
+    """A time that was missed is as good as any other."""
+
+    async def _fire(self, key: int, now: int) -> bool:
+        row = await self._at.records.read(schedules.by_key(key))
+        return await super()._fire(key, row.next_at if row is not None and row.next_at else now)
+
+
 BUGS = (
+    Bug("keeps_no_keys_of_schedules", "C1 T1", log=KeepsNoKeys, first_seed=6),
+    Bug("notes_it_first", "T2 T3", schedules=NotesItFirst, first_seed=6),
+    Bug("goes_on_from_now", "T2", schedules=GoesOnFromNow, first_seed=6),
+    Bug("makes_up_for_everything", "T3", schedules=MakesUpForEverything, first_seed=6),
     Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=48),
     Bug("settles_twice", "B1 B2", log=SettlesTwice),
     Bug("refunds_early", "B1", log=RefundsEarly),

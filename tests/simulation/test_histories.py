@@ -64,7 +64,7 @@ def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "Alarm", bug.alarm)
+    monkeypatch.setattr(timers, "Alarm", bug.rings)
     violation = first_violation(bug)
     assert violation.rule in bug.rules, violation.report()
 
