@@ -108,10 +108,10 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     require("C12", once, f"{who} began twice in one attempt")
     took_effect = evidence.ledger.effects[call.tool, key]
     require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
-    lifted = _doubts_lifted(log, call)
-    if len(executions) > 1 + lifted:
-        strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])
-        require("C3", not strict, f"{who}: `once` ran {len(executions)} times")
+    # Each time that it ran again although it may happen once, by its log or by the code of that time, a person has said
+    # that it had not. What ran again before a deploy made it stricter rests on what its tool knew.
+    again = [one for one in executions[1:] if "once" in (one.effect, call.asked.effect)]
+    require("C3", len(again) <= _doubts_lifted(log, call), f"{who}: `once` ran {len(executions)} times")
 
 
 def _doubts_lifted(log: RunLog, call: _Call) -> int:
