@@ -36,6 +36,12 @@ def pay(order: int, cents: Annotated[int, Field(ge=1)], context: weftline.ToolCo
     return f"Order {order} is paid."
 
 
+@weftline.tool(effect="read")
+def invoices(customer: str, tenant: weftline.Injected[str], call_id: weftline.Injected[str]) -> str:
+    """The invoices of a customer."""
+    return f"{tenant}/{customer}: 2 invoices ({call_id})"
+
+
 def moved(box: int, context: weftline.ToolContext) -> weftline.Happened | weftline.WillNotHappen | weftline.Unknown:
     """Asked after a crash whether a call of `move` took place."""
     if context.idempotency_key in MOVED:

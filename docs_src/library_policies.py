@@ -45,7 +45,7 @@ async def main() -> None:
         "Done.",
     ]
     with agent.override(model=ScriptedModel(turns)):
-        result = await agent.run("Get me a loom.", metadata={"desk": "closed"})
+        result = await agent.run("Get me a loom.", labels={"desk": "closed"})
     print([(call.name, call.how) for call in result.calls], result.reason)
     assert [call.how for call in result.calls] == ["excluded", "returned", "returned"]
 

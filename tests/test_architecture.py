@@ -23,13 +23,13 @@ BASE = frozenset(
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
-    | {"weftline.prompts_code"}
+    | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
     | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
-    | {"weftline.prompts_code"}
-    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
+    | {"weftline.prompts_calls", "weftline.prompts_code"}
+    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure", "weftline.reminders"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -38,7 +38,9 @@ SHELL = (
     | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
     | {"weftline.prompts_compaction"}
 )
-ARGUMENTS = frozenset({"weftline.tools.arguments", "weftline.tools.schema", "weftline.tools.signature"})
+ARGUMENTS = frozenset(
+    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.schema", "weftline.tools.signature"}
+)
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 TOP = SHELL | {
     "weftline",
@@ -70,6 +72,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.spellings": frozenset(),
     "weftline.json_size": frozenset(),
     "weftline.mcp_answers": frozenset(),
+    "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
@@ -79,6 +82,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
+    "weftline.labels": frozenset({"weftline.canonical", "weftline.errors"}),
+    "weftline.prompts_calls": frozenset(),
     "weftline.prompts_code": frozenset(),
     "weftline.prompts_compaction": frozenset(),
     "weftline.prompts_skills": frozenset(),

@@ -144,5 +144,5 @@ def test_the_page_of_the_snapshot_has_the_fields_that_runs_have() -> None:
     of_a_run = {field.encode_name for field in fields(Run)}
     assert sorted(documented) == sorted(of_a_run)
     of_a_listed_run = {field.encode_name for field in fields(ListedRun)}
-    assert of_a_run - of_a_listed_run == {"spec", "agentSpec", "cancelReceipt", "awaits", "forkedFrom"}
+    assert of_a_run - of_a_listed_run == {"spec", "agentSpec", "cancelReceipt", "awaits", "forkedFrom", "labels"}
     assert of_a_listed_run - of_a_run == {"agentId"}

@@ -48,6 +48,7 @@ from weftline.plan import (
     encode_plan,
     may_name_agent,
 )
+from weftline.reminders import Reminder
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
 """One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
@@ -140,7 +141,7 @@ VERSION_5 = replace(
         ),
     ),
 )
-EXAMPLE = replace(
+VERSION_6 = replace(
     VERSION_5,
     v=6,
     tools=(*VERSION_5.tools, LocalRef("pay", effect="once")),
@@ -151,6 +152,14 @@ EXAMPLE = replace(
         budget=BudgetRule(nusd=1_000_000_000, tokens=9_000, calls=7, on_exceeded="stop"),
     ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
+)
+EXAMPLE = replace(
+    VERSION_6,
+    v=7,
+    metadata={"team": "zoo", "ticket": {"id": 7}},
+    labels={"tenant": "acme"},
+    reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
+    turn_id="turn-7",
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -243,6 +252,7 @@ def test_the_example_of_version_1_is_read() -> None:
     assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
     assert decode_plan((PLANS / "v4.json").read_bytes()) == VERSION_4
     assert decode_plan((PLANS / "v5.json").read_bytes()) == VERSION_5
+    assert decode_plan((PLANS / "v6.json").read_bytes()) == VERSION_6
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:

@@ -269,6 +269,26 @@ def test_the_instructions_of_a_final_turn() -> None:
 
 
 OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
+    (
+        "sampled_system",
+        ("", 10),
+        {},
+        "You answer a request of a program. Answer with exactly what it asks for.\n\n"
+        "Your answer must not be longer than 10 tokens.",
+    ),
+    (
+        "sampled_system",
+        ("You are a poet.", 10),
+        {},
+        "You are a poet.\n\nYour answer must not be longer than 10 tokens.",
+    ),
+    ("sampled_messages", ([("user", "Why?")],), {}, "Why?"),
+    (
+        "sampled_messages",
+        ([("user", "Why?"), ("assistant", "Because.")],),
+        {},
+        "User: Why?\n\nAssistant: Because.",
+    ),
     ("child_answer", ("Yes.",), {"turns": 2, "elapsed_ms": 15, "tokens": 90}, "[turns: 2, ms: 15, tokens: 90]\nYes."),
     (
         "tool_timed_out",

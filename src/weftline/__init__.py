@@ -27,6 +27,7 @@ __all__ = [
     "Happened",
     "Hint",
     "Hook",
+    "Injected",
     "Limits",
     "McpError",
     "McpToolGate",
@@ -36,6 +37,7 @@ __all__ = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Reminder",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -71,6 +73,7 @@ __all__ = [
     "ask_user",
     "code",
     "compose_presets",
+    "fetch",
     "files",
     "hook",
     "keep_recent",
@@ -122,6 +125,7 @@ if TYPE_CHECKING:
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
+    from weftline.reminders import Reminder
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -135,11 +139,13 @@ if TYPE_CHECKING:
     )
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.code import code
+    from weftline.tools.builtin.fetch import fetch
     from weftline.tools.builtin.files import files
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
     from weftline.tools.function import tool
+    from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
 else:
@@ -164,6 +170,7 @@ else:
         "Engine": "weftline.agent.engine",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
+        "Injected": "weftline.tools.injected",
         "Hook": "weftline.agent.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",
@@ -173,6 +180,7 @@ else:
         "PolicyDecision": "weftline.agent.policy",
         "PolicyTurn": "weftline.agent.policy",
         "Preset": "weftline.agent.preset",
+        "Reminder": "weftline.reminders",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",
@@ -206,6 +214,7 @@ else:
         "ask_user": "weftline.tools.builtin.people",
         "code": "weftline.tools.builtin.code",
         "compose_presets": "weftline.agent.preset",
+        "fetch": "weftline.tools.builtin.fetch",
         "files": "weftline.tools.builtin.files",
         "hook": "weftline.agent.calling",
         "keep_recent": "weftline.agent.shortening",

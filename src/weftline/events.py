@@ -198,6 +198,8 @@ class AwaitOpened(Event, frozen=True):
     call_id: str = ""
     options: tuple[str, ...] = ()
     clarification: Clarification | None = None
+    approvers: tuple[str, ...] = ()
+    """Who may decide; anybody if there are none."""
 
 
 class AwaitClosed(Event, frozen=True):
@@ -318,6 +320,8 @@ class RunEnded(Event, frozen=True):
     usage: Usage = Usage()
     cost_usd: float | None = None
     by: str = ""
+    labels: dict[str, str] = {}
+    """Those that the run began with."""
 
 
 class UnknownEvent(Event, frozen=True):

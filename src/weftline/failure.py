@@ -171,9 +171,11 @@ def recovers_by(head: Closed) -> Recovery | None:
 
 
 def hint_of(head: Closed, *, tool: str, message: str, failure: Failure | None) -> Hint | None:
-    """The hint of a failed call: its own, or that its tool is not there."""
+    """The hint of a failed call: its own, or that its tool took too long or is not there."""
     if failure is not None and failure.hint is not None:
         return failure.hint
+    if head.is_error and head.how == "timeout" and head.client is None:
+        return Hint("timeout", "", tool)
     return Hint("tool_unavailable", message, tool) if head.is_error and head.how in _NOT_THERE else None
 
 

@@ -40,6 +40,12 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     extra: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        for name in ("duration_ms", "tokens_used"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 0:
+                raise ValueError(f"{name} cannot be negative, and is {value}")
+
 
 def telemetry_of(reported: Telemetry | None, *, active_us: int) -> Telemetry:
     """What a call took: what its tool reported, and the time that the runtime measured if that is missing."""

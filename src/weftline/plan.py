@@ -18,8 +18,9 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
+from weftline.reminders import Reminder
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -113,7 +114,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: tuple[ToolRef, ...] = ()
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    """Over HTTP its values are texts."""
     given: int = 0
     """How many of the messages were given along with the prompt, as an earlier conversation."""
     behavior: dict[str, Any] = {}
@@ -128,6 +130,12 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asked for the run, by the name that the door gave them; "" if nobody said."""
     digests: Digests | None = None
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
+    labels: dict[str, str] = {}
+    """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
+    reminders: tuple[Reminder, ...] = ()
+    """What the model is reminded of from the first turn on."""
+    turn_id: str = ""
+    """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 
     @property
     def thread_keeps_all(self) -> bool:
@@ -147,6 +155,7 @@ class PlanOutline(Struct, frozen=True):
 
     tools: tuple[_Kind, ...] = ()
     output_schema: OutputSchema | None = None
+    labels: dict[str, str] = {}
 
     @property
     def asks_client(self) -> bool:

@@ -463,3 +463,18 @@ def calculate_unknown(expression: str) -> str:
 
 def unknown_time_zone(name: str) -> str:
     return f"There is no time zone {name!r}; use an IANA name such as Europe/Berlin."
+
+
+_SAMPLED = "You answer a request of a program. Answer with exactly what it asks for."
+
+
+def sampled_system(system: str, max_tokens: int) -> str:
+    """The instructions of a request that an MCP server has for a model."""
+    return f"{system or _SAMPLED}\n\nYour answer must not be longer than {max_tokens} tokens."
+
+
+def sampled_messages(messages: Sequence[tuple[str, str]]) -> str:
+    """What a model reads of such a request: a conversation, or what the user said."""
+    if len(messages) == 1:
+        return messages[0][1]
+    return "\n\n".join([f"{role.capitalize()}: {text}" for role, text in messages])

@@ -293,3 +293,17 @@ def test_a_question_needs_words() -> None:
         ToolQuestion(" ")
     with pytest.raises(ValueError, match="positive number of seconds"):
         ToolQuestion("Why?", timeout_s=0)
+    with pytest.raises(TypeError, match="a sequence of texts, not the text 'ab'"):
+        ToolQuestion("Which?", options="ab")
+
+
+async def test_a_question_whose_options_are_no_results_is_not_put_to_anybody() -> None:
+    @tool(effect="read")
+    def price() -> int:
+        """The price."""
+        raise ToolQuestion("How much?", options=["5", "a lot"])
+
+    agent, _ = scripted(calls("price"), tools=[price])
+    [call] = (await agent.run("Go.")).calls
+    assert call.failure is not None and call.failure.kind == "malformed_result"
+    assert "no answer could be its result (the option '5'" in call.result

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -386,3 +386,8 @@ async def test_a_run_that_is_cancelled_while_it_asks_withdraws_its_question(tmp_
         assert await engine.awaits() == []
         with pytest.raises(Conflict, match="does not need this answer"):
             await engine.attach(run_id).approve(question.id)
+
+
+def test_a_code_version_is_a_text() -> None:
+    with pytest.raises(TypeError, match="code_version must be a str, not int"):
+        Engine(code_version=cast(Any, 5))

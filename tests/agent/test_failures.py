@@ -452,6 +452,29 @@ async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
     assert "the telemetry of order cannot be kept" in caplog.text
 
 
+def test_telemetry_below_zero_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="tokens_used cannot be negative, and is -1"):
+        Telemetry(tokens_used=-1)
+    with pytest.raises(ValueError, match="duration_ms cannot be negative"):
+        Telemetry(-5)
+
+
+async def test_an_exception_whose_hint_cannot_be_read_is_told_as_it_is() -> None:
+    class Odd(Exception):
+        @property
+        def hint(self) -> Hint:
+            raise RuntimeError("prop")
+
+    @tool(effect="read")
+    def bad() -> str:
+        """Fails."""
+        raise Odd("the real one")
+
+    agent, _ = scripted(calls("bad"), tools=[bad])
+    [call] = (await agent.run("Go.")).calls
+    assert call.result == "Odd: the real one"
+
+
 async def test_what_is_no_server_data_is_left_out_and_the_result_stays() -> None:
     @tool(effect="once")
     def order(context: ToolContext) -> str:

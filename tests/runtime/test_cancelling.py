@@ -6,11 +6,23 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
 from weftline.errors import Conflict
-from weftline.kernel.entries import AttemptStarted, AwaitOpened, CallClosed, CallStarted, CancelRequested, RunEnded
+from weftline.kernel.budget import BudgetRule
+from weftline.kernel.entries import (
+    AttemptStarted,
+    AwaitClosed,
+    AwaitOpened,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    CancelRequested,
+    RunEnded,
+    decode_fact,
+)
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import residents
@@ -19,6 +31,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.testing.budgets import all_use, unlike
 from weftline.tools.base import Tool, ToolOutput
 
 
@@ -208,6 +221,60 @@ async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(mon
         key, *_ = await place.start("peek")
         await place.began.wait()
         assert _named(await place.engine.cancel(key)) == {"stopped": ["peek"], "finished": [], "in_doubt": []}
+
+
+@pytest.mark.requirement("run.cancel.closes")
+async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_was_reserved() -> None:
+    place = Place()
+    async with place.engine:
+        engine = place.engine
+        _, thread = await new_thread(place.store)
+        space = await engine.workspace("acme")
+        limits = replace(planned("mixed").limits, budget=BudgetRule(calls=10), await_timeout_us=3_600_000_000)
+        run = await engine.create(space, replace(planned("mixed"), limits=limits), thread=thread)
+        key = await engine.locate(run, workspace=space)
+        await until(engine, key, run, AwaitOpened)
+        (asked,) = await engine.awaits(AwaitFilter(workspace=space))
+        (call,) = [head.id for head in await so_far(engine, key) if isinstance(head, CallOpened)]
+        lease = await engine.claim(key, call)
+        reserved = [use.held_calls for use in await place.store.records.read(all_use())]
+        assert any(reserved) and (await engine.row(key)).due_at is not None  # type: ignore[union-attr]
+        receipt = await engine.cancel(key)
+        assert [one.id for one in receipt.in_doubt] == [call]
+
+        assert await engine.awaits(AwaitFilter(workspace=space)) == []
+        row = await engine.row(key)
+        assert row is not None and row.due_at is None
+        assert not any(use.held_calls for use in await place.store.records.read(all_use()))
+        assert await unlike(place.store.log, place.store.records) == []
+        found = await facts(engine, run, space)
+        assert [head.outcome for head in found if isinstance(head, AwaitClosed)] == ["withdrawn"]
+        closed = [head.index for head in found if isinstance(head, CallClosed)]
+        assert sorted(closed) == [0, 1], "each call has one result"
+
+        yes, late = Answer(outcome="approved"), ToolOutput.of("42")
+        for one in (
+            engine.answer_await(key, asked.id, yes, by="user:ann"),
+            engine.answer(key, call, late, token=lease.token),
+            engine.heartbeat(key, call, lease.token),
+            engine.release(key, call, lease.token),
+            engine.claim(key, call),
+        ):
+            with pytest.raises(Conflict) as refused:
+                await one
+            assert refused.value.code in ("await_closed", "run_terminal")
+        assert await facts(engine, run, space) == found
+
+        after = await engine.create(space, planned("hello"), thread=thread)
+        assert (await ended(engine, after, space)).status == "succeeded"
+        said = place.provider.requests[-1].messages
+        made = [one.id for message in said if isinstance(message, Assistant) for one in message.calls]
+        got = [one.id for message in said if isinstance(message, ToolResults) for one in message.results]
+        assert made == got
+
+
+async def so_far(engine: EmbeddedEngine, key: int) -> list[Any]:
+    return [decode_fact.decode(fact.head) for fact in await engine.logs.facts(key)]
 
 
 def _named(receipt: CancelReceipt) -> dict[str, list[str]]:

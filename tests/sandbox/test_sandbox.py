@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -177,10 +177,15 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     fake.chmod(0o755)
     pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
     taken = await pool.take()
-    idle = await pool.take()
-    await pool.give_back(idle)
+    first = await pool.take()
+    await pool.give_back(first)
     async with asyncio.timeout(60):
-        await idle.ended()
+        await first.ended()
+        # Nobody was there any more when this one comes back: it does not stay for ever either.
+        second = await pool.take()
+        await asyncio.sleep(0.05)
+        await pool.give_back(second)
+        await second.ended()
     assert taken.alive
     await taken.kill()
     await pool.close()
@@ -250,3 +255,65 @@ def test_folders_of_hosts_that_were_killed_are_put_away(tmp_path: Path, monkeypa
     mine.mkdir()
     made = Path(process.own_directory())
     assert sorted(tmp_path.iterdir()) == sorted([mine, made])
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def cancelled() -> None:
+    raise asyncio.CancelledError("elsewhere")
+
+
+async def unspeakable() -> None:
+    raise Unspeakable
+
+
+ANSWERS: dict[str, tuple[Callable[[], object], str]] = {
+    "CancelledError": (cancelled, "elsewhere"),
+    "Unspeakable": (unspeakable, ""),
+    "text": (lambda: "x" * (9 << 20), "the answer: more than 8 MiB cannot cross the border of the sandbox"),
+    "parts": (
+        lambda: [0] * 200_001,
+        "the answer: a value of more than 200,000 parts cannot cross the border of the sandbox",
+    ),
+    "digits": (
+        lambda: [10**4000],
+        "the answer[0]: an integer of more than 4,000 digits cannot cross the border of the sandbox",
+    ),
+}
+CATCHES = {
+    "javascript": "let r; try { await f() } catch (e) { r = [e.name, e.message] }\nexport default r",
+    "python": "try:\n    await f()\nexcept BaseException as e:\n    default = ['', str(e)]",
+}
+
+
+@pytest.mark.requirement("sandbox.error.no_host_frames")
+@pytest.mark.parametrize("language", CATCHES)
+async def test_every_call_is_answered_whatever_its_function_does(language: str) -> None:
+    async with Sandbox() as sandbox:
+        for name, (function, words) in ANSWERS.items():
+            result = await sandbox.run_code(CATCHES[language], language=language, globals={"f": function})
+            told = result.result
+            assert isinstance(told, list) and isinstance(told[1], str), (name, result)
+            assert told[1].endswith(words) and (language == "python" or told[0] in (name, "TypeError")), (name, told)
+            assert "Traceback" not in told[1]
+
+
+@pytest.mark.parametrize(
+    ("language", "source"), [("javascript", "f(1); export default 1"), ("python", "f(1)\ndefault = 1")]
+)
+async def test_the_result_names_the_calls_that_were_open_at_the_end(language: str, source: str) -> None:
+    async def never(n: int) -> None:
+        await asyncio.Event().wait()
+
+    async with Sandbox() as sandbox:
+        result = await sandbox.run_code(source, language=language, globals={"f": never})
+    assert (result.result, result.open_calls) == (1, (1,))
+
+
+async def test_integers_that_are_too_long_are_refused_at_the_call_with_their_path() -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError, match=r"args\[0\]\.n: an integer of more than 4,000 digits"):
+            sandbox.run_code("export default 1", args=[{"n": -(10**4000)}])

@@ -207,6 +207,12 @@ async def echo(text: str) -> str:
 
 
 @weftline.tool(effect="read")
+async def tenancy(tenant: weftline.Injected[str]) -> str:
+    """Whose run it is."""
+    return tenant
+
+
+@weftline.tool(effect="read")
 async def recall(q: str) -> str:
     """Remembers."""
     return f"recalled {q}"

@@ -40,6 +40,15 @@ def test_a_message_alone_runs_with_the_sessions_spec() -> None:
     assert merged(SESSION) == {**SESSION, "prompt": "hi"}
 
 
+def test_labels_of_a_message_are_laid_over_the_sessions() -> None:
+    session = {**SESSION, "labels": {"a": "session", "b": "session"}}
+    assert merged(session)["labels"] == {"a": "session", "b": "session"}
+    assert merged(session, labels={"a": "message"})["labels"] == {"a": "message", "b": "session"}
+    assert merged(SESSION, labels={"a": "message"})["labels"] == {"a": "message"}
+    with pytest.raises(InvalidRequest, match="labels: has 17 entries together"):
+        merged(session, labels={f"x{n}": "message" for n in range(15)})
+
+
 OVERRIDES: dict[str, Any] = {
     "reasoningLevel": 80,
     "outputSchema": {"schema": {}},

@@ -64,6 +64,17 @@ def test_anything_else_is_refused_with_its_path(fields: dict[str, Any], path: st
     assert [issue["path"] for issue in caught.value.details["issues"]] == [path]
 
 
+def test_fields_of_a_failure_that_are_not_known_are_named() -> None:
+    sent = {"kind": "timeout", "recovry": "finish", "hint": {"reason": "timeout", "mesage": "x"}}
+    body = parsed(toolUseId="t", error="e", failure=sent)
+    assert [(one.path, one.nearest) for one in body.unknown] == [
+        ("failure.recovry", "recovery"),
+        ("failure.hint.mesage", "message"),
+    ]
+    assert body.failure is not None and body.failure.kind == "timeout"
+    assert not parsed(toolUseId="t", error="e", failure={"hint": {"reason": "timeout"}}).unknown
+
+
 @pytest.mark.parametrize("character", ["x", "é", "😀", "\x01"])
 def test_the_limits_count_utf8_bytes_and_not_escapes(character: str) -> None:
     width = len(character.encode())

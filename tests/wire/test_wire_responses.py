@@ -136,6 +136,7 @@ def test_a_snapshot_always_has_every_key(status: Status) -> None:
         "awaits",
         "finishReason",
         "forkedFrom",
+        "labels",
     }
     assert raw.count(SPEC) == 2
     assert body["id"] == body["runId"] == "run_1"

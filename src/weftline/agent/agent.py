@@ -43,9 +43,7 @@ class Agent(Definition[OutputT, DepsT]):
         Raises:
             RunFailed: if the run failed, by the class of its failure.
         """
-        from weftline.agent.in_memory import in_memory
-
-        host = engine or await in_memory()
+        host = await _host(engine)
         run = await host.start_alone(self, prompt, options)
         async with host.owned(run):
             return await run.result()
@@ -55,9 +53,7 @@ class Agent(Definition[OutputT, DepsT]):
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[Run[OutputT]]:
         """Starts the agent and gives its run, to be watched. Leaving the block ends a run in memory."""
-        from weftline.agent.in_memory import in_memory
-
-        host = engine or await in_memory()
+        host = await _host(engine)
         run = await host.start(self, prompt, **options)
         async with host.owned(run):
             yield run
@@ -67,9 +63,7 @@ class Agent(Definition[OutputT, DepsT]):
 
         Without an `engine` that is for its runs in memory, on this event loop.
         """
-        from weftline.agent.in_memory import in_memory
-
-        await (engine or await in_memory()).warmup(self)
+        await (await _host(engine)).warmup(self)
 
     def as_tool(self, description: str, *, name: str | None = None) -> Subagent:
         """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
@@ -97,3 +91,16 @@ class Agent(Definition[OutputT, DepsT]):
         from weftline.agent.sync import watched
 
         return watched(lambda: self.stream(prompt, engine=engine, **options), engine=engine)
+
+
+async def _host(engine: Engine | None) -> Engine:
+    """The engine that was given, or the one of runs in memory on this loop."""
+    if engine is None:
+        from weftline.agent.in_memory import in_memory
+
+        return await in_memory()
+    if not hasattr(engine, "start_alone"):
+        raise TypeError(
+            f"engine must be an Engine that is open, such as Engine('./data') in a with block, not {engine!r}"
+        )
+    return engine

@@ -50,6 +50,8 @@ class Await(Struct, frozen=True, kw_only=True):
     """Of a call in doubt, as its tool got it."""
     called_at: datetime | None = None
     """And when it was begun."""
+    approvers: tuple[str, ...] = ()
+    """Who may decide; anybody if there are none."""
 
 
 def shown(one: OpenAwait) -> Await:
@@ -70,6 +72,7 @@ def shown(one: OpenAwait) -> Await:
         deadline=None if one.deadline_at is None else _time(one.deadline_at),
         idempotency_key=body.key,
         called_at=_time(body.called_at) if body.called_at else None,
+        approvers=body.approvers,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from weftline.agent import checked
 from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
 
@@ -138,11 +139,22 @@ class Behavior:
                 raise ValueError(f"{name} is {words}, not {value!r}")
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < least):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} must be {least} or more, not {value!r}")
+        for name, (kinds, like) in _KINDS.items():
+            if getattr(self, name) is not None:
+                checked.expect(name, getattr(self, name), kinds, like)
         for tool, budget in (self.tool_budgets or {}).items():
-            if not isinstance(budget, ToolBudget) and (isinstance(budget, bool) or budget < 0):
-                raise ValueError(f"tool_budgets: the budget of {tool!r} must not be negative, not {budget!r}")
+            if not isinstance(budget, ToolBudget):
+                checked.number(f"tool_budgets: the budget of {tool!r}", budget, whole=True)
+        for tool, hasher in (self.dedup_tools or {}).items():
+            if hasher is not None and not callable(hasher):
+                raise TypeError(f"dedup_tools: {tool!r} takes a function of the arguments, or None, not {hasher!r}")
+        if self.persist_exclude_tools is not None:
+            checked.texts("persist_exclude_tools", self.persist_exclude_tools, such_as="['search']")
+        if self.thinking_decay is not None and not callable(self.thinking_decay):
+            like = "a ThinkingDecay, or a function of the turn and the base"
+            raise TypeError(f"thinking_decay must be {like}, not {self.thinking_decay!r}")
         for name in ("cache", "elide_stale_reads"):
             if getattr(self, name) not in (None, True, False):
                 raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
@@ -190,6 +202,14 @@ _LEAST: Final = {
     "keep_recent_turns": 1,
     "persist_threshold_bytes": 0,
     "reasoning_budget_tokens": 0,
+}
+
+_KINDS: Final[dict[str, tuple[type | tuple[type, ...], str]]] = {
+    "tool_budgets": (Mapping, "budgets by tool, such as {'search': 5}"),
+    "dedup_tools": (Mapping, "functions or None by tool, such as {'search': None}"),
+    "compaction": (Compaction, "a Compaction, such as Compaction(at_tokens=100_000)"),
+    "persist_dir": ((str, os.PathLike), "a directory"),
+    "tool_search": (ToolSearch, "a ToolSearch, such as ToolSearch(default_limit=5)"),
 }
 
 DEFAULTS: Final = Behavior(

@@ -67,6 +67,11 @@ class Hook(Generic[P, D]):
         return f"<Hook {self.name} at {self.point.name}>"
 
 
+def check_hook(one: object) -> None:
+    if not isinstance(one, Hook):
+        raise TypeError(f"{one!r} is not a hook; make one with @hook(Point)")
+
+
 @overload
 def point_of(point: type[P]) -> type[P]: ...
 @overload
@@ -199,10 +204,18 @@ async def _called(one: Hook[Any], point: Point, context: object) -> None:
 
 def _takes_context(fn: Callable[..., Any]) -> bool:
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return False
     positional = [
         one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)
     ]
+    needed = [one for one in positional if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    if (
+        not positional
+        or len(needed) > 2
+        or any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters)
+    ):
+        name = getattr(fn, "__name__", repr(fn))
+        raise TypeError(f"the hook {name} must take the point, and perhaps a RunContext, and nothing else")
     return len(positional) > 1 or any(one.kind is one.VAR_POSITIONAL for one in positional)

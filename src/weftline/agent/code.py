@@ -25,6 +25,7 @@ from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
 from weftline.agent.judging import judged
 from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
+from weftline.agent.noting import Notes
 from weftline.agent.output import OutputType
 from weftline.agent.persisting import LargeResults
 from weftline.agent.shaping import RequestShaper
@@ -93,7 +94,8 @@ class AgentCode:
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self.context = RunContext(info, deps)
+        self._notes = Notes()
+        self.context = RunContext(info, deps, self._notes.note)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -192,11 +194,15 @@ class AgentCode:
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         self._require_whole()
+        self._notes.begin_turn(turn)
         try:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             self._raised = failed.__cause__
             raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
+
+    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        return self._notes.taken()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
@@ -23,11 +24,17 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     thread_id: str | None = None
     workspace: str = ""
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    """What it was given when it began, for its hooks, policies and tools. A child run has its parent's."""
     parent: str | None = None
     """The run whose call it carries out."""
     depth: int = 0
     """How many runs there are above it."""
+
+
+def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+    return None
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True):
@@ -35,3 +42,7 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     run: RunInfo
     deps: DepsT
+    note: Callable[..., None] = _nobody_listens
+    """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
+    `notes` of its result if the turn is the last one. No model reads it.
+    """

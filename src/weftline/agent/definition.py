@@ -6,21 +6,25 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, overload
 
+from weftline.agent import checked
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.budget import Budget
-from weftline.agent.calling import Hook, point_of
+from weftline.agent.calling import Hook, check_hook, point_of
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.given import AgentTool, made, merged, name_of
 from weftline.agent.hooks import OutputReady, Point
+from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
 from weftline.agent.policy import Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
+from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, Unpack
@@ -138,7 +142,25 @@ class Definition(Generic[OutputT, DepsT]):
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
         eager: bool = False,
+        **unknown: Any,
     ) -> None:
+        for option in unknown:
+            raise TypeError(f"an Agent has no option {option!r}.{did_you_mean(option, _options())}")
+        check_parts(
+            {
+                "model": model,
+                "name": name,
+                "instructions": instructions,
+                "settings": settings,
+                "limits": limits,
+                "behavior": behavior,
+                "budget": budget,
+                "preset": preset,
+            }
+        )
+        checked.deps(deps)
+        if fallbacks != ():
+            checked.texts("fallbacks", fallbacks, such_as="['openai:gpt-5-mini']")
         base = preset or Preset()
         name = base.name or None if name is None else name
         if name is not None and not name.strip():
@@ -167,7 +189,7 @@ class Definition(Generic[OutputT, DepsT]):
         """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
-            _check_hook(one)
+            check_hook(one)
         self.observers: list[RunObserver] = []
         """Who reads the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)
@@ -247,9 +269,10 @@ class Definition(Generic[OutputT, DepsT]):
             self._overridden.reset(token)
 
 
-def _check_hook(one: object) -> None:
-    if not isinstance(one, Hook):
-        raise TypeError(f"{one!r} is not a hook; make one with @hook(Point)")
+def _options() -> list[str]:
+    """What an agent can be given by name."""
+    parameters = signature(Definition.__init__).parameters.values()
+    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY] + ["model"]
 
 
 def _check_names(tools: Sequence[AgentTool[Any]]) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from weftline.agent import checked
+
 logger = logging.getLogger(__name__)
 
 LEAVE_S = 5.0
@@ -68,7 +70,9 @@ class OwnedDeps:
 
     async def _own(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         try:
-            async with make() as deps:
+            made = make()
+            checked.made_deps(made)
+            async with made as deps:
                 self._entered.set_result(deps)
                 await self._over.wait()
                 if self._error is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weftline.replay.replaying import Replayed
     from weftline.runtime.calls import LoggedCall
     from weftline.runtime.embedded import EmbeddedEngine
+    from weftline.runtime.grants import LoggedGrant
 
 T = TypeVar("T")
 _PAGE = 200
@@ -55,6 +56,14 @@ class EndedRuns:
 
         async def work() -> list[LoggedCall]:
             return await (await self.runtime()).calls(await self._found(run_id))
+
+        return await self.at_home(work)
+
+    async def grants(self, run_id: str) -> list[LoggedGrant]:
+        """What people allowed a run, ended or not, to do: with which arguments, who, when, and which calls used it."""
+
+        async def work() -> list[LoggedGrant]:
+            return await (await self.runtime()).grants(await self._found(run_id))
 
         return await self.at_home(work)
 

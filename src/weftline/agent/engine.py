@@ -28,7 +28,7 @@ from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
-from weftline.agent.options import RunOptions, check_deps, check_options
+from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
@@ -38,6 +38,7 @@ from weftline.agent.varying import brought, digest_of_call, own_tools, require_t
 from weftline.agent.watched import WatchedRuns
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.bodies import decode_message
+from weftline.labels import checked_labels, checked_metadata
 from weftline.messages import Blob, Message, Text, User
 from weftline.plan import RunPlan
 from weftline.providers.base import Provider
@@ -92,6 +93,8 @@ class Engine(WatchedRuns, EndedRuns):
         self._slug = workspace
         self._drain_s = drain_s
         self._tools = AgentTools()
+        if code_version is not None and not isinstance(code_version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"code_version must be a str, not {type(code_version).__name__}")
         self._code_version = code_version
         self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
         self._tools.on_left = self._left
@@ -311,7 +314,7 @@ class Engine(WatchedRuns, EndedRuns):
         *,
         nobody_to_ask: bool = False,
     ) -> Run[OutputT]:
-        check_options(options)
+        check_options(prompt, options)
         host = await self.runtime()
         name = self._carried_by(agent, options)
         try:
@@ -517,8 +520,11 @@ class Engine(WatchedRuns, EndedRuns):
             budget=options.get("budget"),
             hooks=options.get("hooks", ()),
             behavior=options.get("behavior"),
-            metadata=options.get("metadata"),
+            metadata=checked_metadata(options.get("metadata")),
+            labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            turn_id=turn_id_of(options.get("turn_id")),
+            reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,
         )
         if plan.limits.max_cost_nusd is not None:

@@ -12,7 +12,7 @@ anything else raises `AttributeError`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias
 
@@ -23,7 +23,7 @@ from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.outcome import Bounds, ServerData
 from weftline.providers.base import ProviderError
-from weftline.tools.asking import Ask, misfit
+from weftline.tools.asking import Ask, checked_approvers, misfit
 from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
@@ -259,9 +259,13 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args",)):
         object.__setattr__(self, "_answer", result)
         object.__setattr__(self, "_answered", True)
 
-    def ask(self, question: str, *, timeout_s: float | None = None) -> None:
-        """A person is asked whether the call may begin, unless a gate blocks or answers it."""
-        object.__setattr__(self, "_ask", Ask(str(question), timeout_s=timeout_s))
+    def ask(self, question: str, *, timeout_s: float | None = None, approvers: Iterable[str] | None = None) -> None:
+        """A person is asked whether the call may begin, unless a gate blocks or answers it.
+
+        `approvers` are the only ones who may say so, by the names that the log has, such as `user:…` and `key:…`.
+        """
+        named = checked_approvers(approvers, where="gate.ask")
+        object.__setattr__(self, "_ask", Ask(str(question), timeout_s=timeout_s, approvers=named))
 
     @property
     def asks(self) -> Ask | None:

@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeGuard
 
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
-from weftline.tools.base import ServerToolset, Tool, Toolset
+from weftline.agent.sampling import with_model
+from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class _Opening:
             await tell(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
             return server.stand_in(error)
         await tell(McpConnect(server.name))
-        await tell(McpBootstrapEnd(server.name, elapsed_ms(), len(tools)))
-        return tools
+        await tell(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not is_hidden(one)])))
+        return with_model(server, tools)
 
 
 class Opened:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
+from weftline.agent import checked
 from weftline.agent.attached import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.budget import Budget
-from weftline.agent.calling import Hook
+from weftline.agent.calling import Hook, check_hook
 from weftline.agent.context import RunContext
 from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
+from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
-from weftline.messages import Message
+from weftline.errors import InvalidRequest
+from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
+from weftline.reminders import MAX_REMINDERS, Reminder
 from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -25,6 +30,9 @@ else:
     from typing import TypeVar
 
     DepsT = TypeVar("DepsT")
+
+
+_MAX_TURN_ID_CHARS = 255
 
 
 class RunOptions(TypedDict, Generic[DepsT], total=False):
@@ -55,18 +63,78 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Knob by knob in place of the agent's. Functions in it need a run in memory."""
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    """Any JSON object, for hooks, tools and whoever reads the log."""
+    labels: Mapping[str, str]
+    """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
+    reminders: Sequence[Reminder]
+    """What the model is reminded of, with some requests of this run."""
+    turn_id: str
+    """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
 
 
-def check_options(options: Mapping[str, object]) -> None:
-    """Raises `TypeError` for an option that there is not: a misspelt one would be ignored in silence."""
+def reminders_of(given: object) -> tuple[Reminder, ...]:
+    """Raises `InvalidRequest` for what is not a list of reminders, each with an id of its own."""
+    listed = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [None]
+    found = [one for one in listed if isinstance(one, Reminder)]
+    if len(found) < len(listed) or len({one.id for one in found}) < len(found) or len(found) > MAX_REMINDERS:
+        raise InvalidRequest(f"reminders= is a list of up to {MAX_REMINDERS} Reminders with ids of their own.")
+    return tuple(found)
+
+
+def turn_id_of(given: object) -> str:
+    """Raises `InvalidRequest` for what is not a name."""
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not given or len(given) > _MAX_TURN_ID_CHARS or "\x00" in given:
+        raise InvalidRequest(f"turn_id= is a text of 1 to {_MAX_TURN_ID_CHARS} characters.")
+    return given
+
+
+def check_options(prompt: object, options: Mapping[str, Any]) -> None:
+    """Raises `TypeError` for an option that there is not, which would be ignored in silence, and for a wrong value."""
+    if prompt is not None:
+        checked.expect("the prompt", prompt, str, "a text")
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
             near = did_you_mean(name, known)
             raise TypeError(f"a run has no option {name!r}; there are {', '.join(sorted(known))}.{near}")
+    if options:
+        check_parts(options)
+        for name in ("thread", "key", "requested_by"):
+            if name in options:
+                checked.expect(name, options[name], str, "a text")
+        if "messages" in options:
+            checked.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
+        if "files" in options:
+            checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
+        for one in options.get("hooks", ()):
+            check_hook(one)
+        if options.get("metadata") is not None:
+            checked.metadata(options["metadata"])
+
+
+def check_parts(given: Mapping[str, Any]) -> None:
+    """The same for what agents and runs are both made of."""
+    checked.model("model", given.get("model"))
+    checked.instructions(given.get("instructions"))
+    for name, (kind, like) in _PARTS.items():
+        if given.get(name) is not None:
+            checked.expect(name, given[name], kind, like)
+
+
+_MESSAGES: Final = (System, User, Assistant, ToolResults)
+_PARTS: Final[dict[str, tuple[type, str]]] = {
+    "name": (str, "a text"),
+    "settings": (Settings, "Settings, such as Settings(temperature=0.2)"),
+    "limits": (Limits, "Limits, such as Limits(max_turns=20)"),
+    "behavior": (Behavior, "a Behavior, such as Behavior(cache=False)"),
+    "budget": (Budget, "a Budget, such as Budget(usd=0.5)"),
+    "preset": (Preset, "a Preset, such as Preset(instructions='Be brief.')"),
+}
 
 
 def check_deps(kind: object, given: object) -> None:

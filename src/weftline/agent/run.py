@@ -12,7 +12,9 @@ from weftline.agent.profiled import Profile, classes_of, profiled_events, teller
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
+from weftline.agent.snapshots import snapshot_of
 from weftline.details import AnyDetail
+from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
@@ -29,8 +31,9 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Message, Usage
-from weftline.plan import decode_plan
+from weftline.kernel.notes import RUN_NOTE, RunNote, decode_run_note
+from weftline.messages import Assistant, Message, Usage
+from weftline.plan import agent_of, decode_plan
 from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
@@ -176,6 +179,13 @@ class Run(Generic[OutputT]):
         assert row is not None
         return cast("Status", row.status)
 
+    async def snapshot(self) -> RunSnapshot:
+        """The run as it stands: its phase, what it has said and used, its calls and children, and who is asked what."""
+        host = await self._engine.runtime()
+        row = await host.row(await self._key())
+        assert row is not None
+        return await snapshot_of(host.logs, row, thread=await host.session_id(row.thread))
+
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
         host = await self._engine.runtime()
@@ -303,6 +313,9 @@ class _Told:
         self.pinned = 0
         """How many of its thread's messages come before its own."""
         self._own = Usage()
+        self._agent: str | None = None
+        self._child = False
+        self._notes: list[RunNote] = []
         self._began_us = 0
         self._ended_us = 0
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
@@ -310,10 +323,14 @@ class _Told:
     def take(self, batch: EntryBatch) -> None:
         for item in batch.items:
             if not item.head:
+                if item.kind == RUN_NOTE:
+                    self._notes += [decode_run_note(body) for body in item.body.split(b"\n")]
                 continue
             head = decode_fact.decode(item.head)
             match head:
                 case RunCreated():
+                    self._child = head.parent is not None
+                    self._agent = agent_of(bodies.decode_created(item.body).plan)
                     plan = decode_plan(bodies.decode_created(item.body).plan)
                     self._conversation, self._given = Conversation(plan.messages), plan.given
                     self._began_us = item.at
@@ -374,9 +391,19 @@ class _Told:
             elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
+            agent=self._agent,
+            final=_final(head, messages),
+            final_call=next((call for call in self._calls if call.id == head.call), None) if self._child else None,
+            notes=tuple([note for note in self._notes if note.turn == max(head.turns - 1, 0)]),
             provider_failure=ended.provider,
             reason=head.reason,
         )
+
+
+def _final(head: RunEnded, messages: Sequence[Message]) -> Assistant | None:
+    """The answer that a run ended with."""
+    last = messages[-1] if messages else None
+    return last if head.status == "succeeded" and not head.call and isinstance(last, Assistant) else None
 
 
 def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from weftline.agent import checked
 from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
 from weftline.kernel.deploys import OnDeploy
@@ -25,17 +27,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     reasoning: ReasoningLevel | int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     max_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
         level = self.reasoning
-        if isinstance(level, str) and level not in LEVELS:
-            raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
-        if isinstance(level, int) and not 0 <= level <= 100:
-            raise ValueError(f"reasoning is a number from 0 to 100, not {level}")
-        if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ValueError(f"max_output_tokens must be above 0, not {self.max_output_tokens}")
+        if isinstance(level, str):
+            if level not in LEVELS:
+                raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
+        elif level is not None:
+            checked.number("reasoning", level, most=100, whole=True)
+        if self.temperature is not None:
+            checked.number("temperature", self.temperature)
+        if self.top_p is not None:
+            checked.number("top_p", self.top_p, most=1)
+        if self.max_output_tokens is not None:
+            checked.number("max_output_tokens", self.max_output_tokens, above=True, whole=True)
+        if self.stop != ():
+            force_setattr(self, "stop", checked.texts("stop", self.stop, such_as="['END']"))
 
     @property
     def level(self) -> int | None:
@@ -43,7 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.stop, self.max_output_tokens)
+        return Sampling(self.temperature, self.top_p, tuple(self.stop), self.max_output_tokens)
 
     def over(self, below: Settings) -> Settings:
         """These settings, and those of `below` where these say nothing."""
@@ -89,22 +98,22 @@ class Limits(Struct, frozen=True, kw_only=True):
     on_deploy: OnDeploy = "adopt"
 
     def __post_init__(self) -> None:
-        if self.max_turns is not None and self.max_turns < 1:
-            raise ValueError(f"max_turns must be above 0, not {self.max_turns}")
-        if self.max_cost_usd is not None and not self.max_cost_usd > 0:
-            raise ValueError(f"max_cost_usd must be above 0, not {self.max_cost_usd}")
+        if self.max_turns is not None:
+            checked.number("max_turns", self.max_turns, above=True, whole=True)
+        if self.max_cost_usd is not None:
+            checked.number("max_cost_usd", self.max_cost_usd, above=True)
         for name in ("loop_soft", "loop_hard", "max_retries", "output_retries", "max_children", "max_depth"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+            checked.number(name, getattr(self, name), whole=True)
         for name in ("await_timeout_s", "grant_ttl_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not 0 < seconds < float("inf"):
-                raise ValueError(f"{name} must be above 0, not {seconds}")
-        if self.on_deploy not in get_args(OnDeploy):
-            raise ValueError(f"on_deploy is one of {', '.join(get_args(OnDeploy))}, not {self.on_deploy!r}")
+            if name == "grant_ttl_s" or self.await_timeout_s is not None:
+                checked.number(name, getattr(self, name), above=True)
+        checked.choice("on_await_expired", self.on_await_expired, ("deny", "end"))
+        checked.choice("in_doubt", self.in_doubt, ("report", "ask"))
+        checked.choice("on_deploy", self.on_deploy, get_args(OnDeploy))
+        checked.flag("four_eyes", self.four_eyes)
+        checked.expect("tool_budgets", self.tool_budgets, Mapping, "numbers by tool, such as {'search': 5}")
         for tool, count in self.tool_budgets.items():
-            if count < 0:
-                raise ValueError(f"the budget of {tool!r} must not be negative, not {count}")
+            checked.number(f"the budget of {tool!r}", count, whole=True)
 
     def stored(
         self, behavior: Behavior, *, fallbacks: int, check_output: bool, await_gate: bool = False

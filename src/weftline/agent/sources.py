@@ -34,7 +34,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.tools.base import Tool, Toolset, is_host
+from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +176,21 @@ class AgentTools:
             return None
         return {one.spec.name for one in found[0].tools if not is_toolset(one)}
 
+    def required_labels(self, plan: RunPlan) -> frozenset[str]:
+        others = self.others.required_labels(plan)
+        agent = None if plan.code is None else self.find(plan.code)
+        found = None if agent is None else below(agent, plan.path)
+        if found is None:
+            return others
+        agent, only = found
+        own = [one for one in agent.tools if not is_toolset(one)]
+        needed = [
+            labels_needed(one)
+            for one in own
+            if (only is None or one.spec.name in only) and is_among(plan.only, one.spec.name)
+        ]
+        return others.union(*needed)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         await self.others.check(plan, workspace=workspace)
         agent = None if plan.code is None else self.find(plan.code)
@@ -206,16 +221,18 @@ class AgentTools:
             thread_id=run.session_id,
             workspace=run.workspace_slug,
             metadata=plan.metadata,
+            labels=plan.labels,
             parent=None if parent is None else parent.run,
             depth=0 if parent is None else parent.depth,
         )
         tools, deps, owned = dict[str, Tool](base.tools), None, None
+        toolsets: dict[str, str] = {}
         hooks = Hooks([*agent.hooks, *setup.hooks])
         refusals, tell = _listeners(hooks, RunContext(info, None))
         frame = Frame()
         try:
             await self._opened.warm([one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], tell)
-            frame = await self._framed(setup, plan, tools, only=only)
+            frame = await self._framed(setup, plan, tools, toolsets, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
                 check_deps(agent.deps, deps)
@@ -247,7 +264,7 @@ class AgentTools:
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)
-        return Toolbox(tools, code=code)
+        return Toolbox(tools, code=code, toolsets=toolsets)
 
     def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
         async def tell() -> None:
@@ -298,9 +315,16 @@ class AgentTools:
         return None
 
     async def _framed(
-        self, setup: Setup, plan: RunPlan, tools: dict[str, Tool], *, only: frozenset[str] | None = None
+        self,
+        setup: Setup,
+        plan: RunPlan,
+        tools: dict[str, Tool],
+        toolsets: dict[str, str],
+        *,
+        only: frozenset[str] | None = None,
     ) -> Frame:
-        """Adds the agent's tools to `tools`, or those in `only`; returns what goes with them."""
+        """Adds the agent's tools to `tools`, or those in `only`, and their sets to `toolsets`; returns what goes with
+        them."""
         agent = setup.agent
         behavior = resolved(setup.behavior or Behavior.from_stored(plan.behavior), agent.behavior)
         aliases = Aliases(agent.tool_aliases)
@@ -312,12 +336,15 @@ class AgentTools:
             lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
-                if (only is not None and name not in only) or not is_among(plan.only, name):
+                chosen = (only is None or name in only) and is_among(plan.only, name)
+                if not chosen and not is_hidden(found):
                     continue
                 if name in tools:
                     raise Conflict(f"Two tools of the agent are named {name!r}.")
                 tools[name] = found
-                if lazy:
+                if one is not found and (named := name_of(one)):
+                    toolsets[name] = named
+                if lazy and not is_hidden(found):
                     withheld.append(withheld_of(found, aliases=aliases, server=name_of(one) or ""))
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
@@ -335,7 +362,7 @@ class AgentTools:
             aliases=aliases,
             disclosure=Disclosure(withheld, search=search),
             skills=skills,
-            tools=list(tools),
+            tools=[name for name, one in tools.items() if not is_hidden(one)],
         )
 
     async def _tools_of(self, one: Tool | Toolset) -> Sequence[Tool]:

@@ -57,8 +57,12 @@ class _Tracing:
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
         provider = self.provider or get_tracer_provider()
         tracer = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
-        parent = TraceContextTextMapPropagator().extract(run.metadata, Context())
+        parent = TraceContextTextMapPropagator().extract(_texts(run.metadata), Context())
         await _Emitting(tracer, facts_of, content=self._content).run(run.id, run.agent, parent)
+
+
+def _texts(metadata: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in metadata.items() if isinstance(value, str)}
 
 
 class _Emitting:

@@ -50,6 +50,7 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
         policy=options.get("policy"),
         behavior=options.get("behavior"),
         metadata=plan.metadata,
+        labels=plan.labels,
         requested_by=plan.requested_by,
         durable=durable,
     )

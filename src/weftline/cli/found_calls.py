@@ -1,4 +1,4 @@
-"""The calls of runs, wherever these are: at a server, or in a store."""
+"""The calls of runs and what people allowed them, wherever these are: at a server, or in a store."""
 
 from __future__ import annotations
 
@@ -33,6 +33,18 @@ def find_calls(run_id: str | None, *, url: str | None, workspace: str | None, db
             if before is None:
                 break
     return found
+
+
+def find_grants(run_id: str, *, url: str | None, workspace: str | None, db: Path) -> list[dict[str, Any]]:
+    if url is None:
+        return administer(db, "grants.list", run=asyncio.run(completed(run_id, workspace, db)))
+    return asyncio.run(_grants_at_server(run_id, url, workspace))
+
+
+async def _grants_at_server(run_id: str, url: str, workspace: str | None) -> list[dict[str, Any]]:
+    async with connected(url, workspace) as client:
+        path = f"/agent-runs/{quote(await ServerRuns(client).complete(run_id), safe='')}/grants"
+        return json.loads(await client.http.call("GET", path))["grants"]
 
 
 async def _at_server(run_id: str | None, url: str, workspace: str | None) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ __all__ = [
     "InvalidSpec",
     "LocalTool",
     "LoggedCall",
+    "LoggedGrant",
     "ModelInfo",
     "ModelUsed",
     "Models",
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
-    from weftline.client.ended import LoggedCall
+    from weftline.client.ended import LoggedCall, LoggedGrant
     from weftline.client.errors import (
         ApiError,
         AuthError,
@@ -180,6 +181,7 @@ else:
         "InvalidSpec": "errors",
         "LocalTool": "tools",
         "LoggedCall": "ended",
+        "LoggedGrant": "ended",
         "ModelInfo": "results",
         "ModelUsed": "results",
         "Models": "results",

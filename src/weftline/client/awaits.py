@@ -47,6 +47,8 @@ class Await(Struct, frozen=True, rename="camel"):
     """Of a call in doubt, as its tool got it."""
     called_at: datetime | None = None
     """And when it was begun."""
+    approvers: tuple[str, ...] = ()
+    """Who may decide; anybody if there are none."""
 
 
 class Answered(Struct, frozen=True, rename="camel"):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from weftline.client.awaits import Answered, Await, answer, inbox
 from weftline.client.budgets import AsyncBudgets
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
-from weftline.client.ended import LoggedCall, calls, fork, run_path
+from weftline.client.ended import LoggedCall, LoggedGrant, calls, fork, grants, run_path
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError
 from weftline.client.events import ClientEvent
 from weftline.client.http import Created, Http, logger
@@ -268,6 +268,10 @@ class AsyncClient:
     async def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
         """The calls of a run in the order in which they were announced, with their keys, times and states."""
         return await calls(self.http, f"{run_path(run_id)}/calls", _filters(limit=limit, cursor=cursor))
+
+    async def grants(self, run_id: str) -> tuple[LoggedGrant, ...]:
+        """What people allowed a run to do: with which arguments, who, when, and which calls used it."""
+        return await grants(self.http, run_id)
 
     async def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
         """The calls of the workspace that may or may not have happened, those of the newest run first."""

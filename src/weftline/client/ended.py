@@ -1,4 +1,4 @@
-"""The calls of runs, and forks of runs that have ended."""
+"""The calls of runs, what people allowed them, and forks of runs that have ended."""
 
 from __future__ import annotations
 
@@ -39,6 +39,43 @@ class LoggedCall(Struct, frozen=True, rename="camel"):
     child_run_id: str | None = None
 
 
+class GrantUse(Struct, frozen=True, rename="camel"):
+    """A call that began with a grant."""
+
+    call_id: str = field(name="toolUseId")
+    at: datetime
+
+
+class LoggedGrant(Struct, frozen=True, rename="camel"):
+    """One approval of a call, as the server's log has it."""
+
+    run_id: str
+    await_id: str
+    call_id: str = field(name="toolUseId")
+    name: str
+    args: dict[str, Any]
+    """Those that it was given for, exactly."""
+    digest: str
+    by: str
+    at: datetime
+    expires_at: datetime
+    kind: str = "confirm"
+    """Or `doubt`: a call that a crash cut off was to be carried out again."""
+    edited: bool = False
+    shown_args: dict[str, Any] = {}
+    """Those that were asked about."""
+    shown_digest: str = ""
+    remember: bool | dict[str, Any] = False
+    """Which later calls it covers too."""
+    labels: dict[str, str] = {}
+    used: tuple[GrantUse, ...] = ()
+    """The calls that began with it."""
+
+
+class _Grants(Struct):
+    grants: tuple[LoggedGrant, ...]
+
+
 class _Calls(Struct, rename="camel"):
     calls: tuple[LoggedCall, ...]
     next_cursor: str | None = None
@@ -51,6 +88,10 @@ class _Forked(Struct, rename="camel"):
 async def calls(http: Http, path: str, query: Sequence[tuple[str, str]]) -> Page[LoggedCall]:
     page = decoded(await http.call("GET", path, query=query), _Calls)
     return Page(page.calls, page.next_cursor)
+
+
+async def grants(http: Http, run_id: str) -> tuple[LoggedGrant, ...]:
+    return decoded(await http.call("GET", f"{run_path(run_id)}/grants"), _Grants).grants
 
 
 async def fork(http: Http, run_id: str, changes: Mapping[str, Any]) -> str:

@@ -263,6 +263,7 @@ def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> even
         turns=spent.turns,
         usage=usage_of(payload),
         cost_usd=spent.cost_usd,
+        labels=_words(payload.get("labels")),
     )
     if kind == "cancelled":
         reason = text_of(payload, "reason") or "user"
@@ -281,6 +282,13 @@ def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> even
         retryable=payload.get("retryable") is True,
         reason=reason,
     )
+
+
+def _words(value: object) -> dict[str, str]:
+    try:
+        return msgspec.convert(value, dict[str, str]) if value else {}
+    except msgspec.ValidationError:
+        return {}
 
 
 def subtype_of(kind: str, payload: dict[str, Any]) -> str:

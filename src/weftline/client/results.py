@@ -72,6 +72,7 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     finish_reason: str | None = None
     spec: dict[str, Any] = {}
     metadata: dict[str, str] = {}
+    labels: dict[str, str] = {}
     created_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None

@@ -38,6 +38,7 @@ class MessageOptions(TypedDict, total=False):
     stop_sequences: Sequence[str] | None
     max_output_tokens: int | None
     metadata: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
     deadline_s: float | None
     lease_s: float | None
     idempotency_key: str | None
@@ -66,6 +67,7 @@ class SessionOptions(TypedDict, total=False):
     stop_sequences: Sequence[str] | None
     max_output_tokens: int | None
     metadata: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
 
 
 class RunOptions(MessageOptions, total=False):
@@ -97,6 +99,7 @@ _WIRE = {
     "stop_sequences": "stopSequences",
     "max_output_tokens": "maxOutputTokens",
     "metadata": "metadata",
+    "labels": "labels",
 }
 _LOCAL = frozenset({"attachments", "tools", "output_type", "deadline_s", "lease_s", "idempotency_key", "on_event"})
 

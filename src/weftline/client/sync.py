@@ -13,7 +13,7 @@ from weftline.client.awaits import Answered, Await
 from weftline.client.budgets import Budgets
 from weftline.client.core import AsyncClient
 from weftline.client.credentials import TokenCallable, TokenSource
-from weftline.client.ended import LoggedCall
+from weftline.client.ended import LoggedCall, LoggedGrant
 from weftline.client.events import ClientEvent, Frame
 from weftline.client.notices import from_here
 from weftline.client.results import (
@@ -209,6 +209,10 @@ class Client:
     def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
         """The calls of a run in the order in which they were announced, with their keys, times and states."""
         return self.wait(self._core.calls(run_id, limit=limit, cursor=cursor))
+
+    def grants(self, run_id: str) -> tuple[LoggedGrant, ...]:
+        """What people allowed a run to do: with which arguments, who, when, and which calls used it."""
+        return self.wait(self._core.grants(run_id))
 
     def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
         """The calls of the workspace that may or may not have happened, those of the newest run first."""

@@ -45,6 +45,8 @@ class AskBody(Struct, omit_defaults=True):
     options: tuple[str, ...] = ()
     multiple: bool = False
     parts: tuple[AskBody, ...] = ()
+    approvers: tuple[str, ...] = ()
+    """Who may decide, by the names that doors give people; anybody if there are none."""
 
 
 class TurnCall(Struct, frozen=True, omit_defaults=True):
@@ -118,6 +120,8 @@ class AwaitBody(Struct, omit_defaults=True):
     """Of a call in doubt: its idempotency key."""
     called_at: int = 0
     """And when it was begun."""
+    approvers: tuple[str, ...] = ()
+    """As in `AskBody`."""
 
 
 class Pattern(Struct, omit_defaults=True):
@@ -267,6 +271,8 @@ class EndedBody(Struct, omit_defaults=True):
     error: str = ""
     partial_text: str | None = None
     provider: ProviderFailure | None = None
+    labels: dict[str, str] = {}
+    """Those that the run began with."""
 
 
 class ProviderNote(Struct):

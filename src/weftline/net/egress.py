@@ -80,6 +80,8 @@ class Egress(Struct, frozen=True):
     reach: Reach = "public"
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
+    remedy: str = ""
+    """What a refusal says about how to allow it, where no server's configuration does."""
 
     def check(self, host: str, address: str) -> None:
         """Raises `EgressRefused` unless `address`, which `host` resolved to, may be connected to."""
@@ -90,6 +92,8 @@ class Egress(Struct, frozen=True):
         if kind in _REACHED[self.reach] or any(_opens(network, found, kind) for network in self.networks):
             return
         about, remedy = _REFUSALS[kind]
+        if self.remedy:
+            raise EgressRefused(f"{host} has {about} address, which is not connected to. {self.remedy}")
         raise EgressRefused(
             f"{host} has {about} address, which this server does not connect to. {remedy} in the [server] table of its"
             " configuration."

@@ -252,7 +252,12 @@ class Catalog:
                 if absent.name == named and named not in self._offers:
                     reason = f"the provider {named} cannot be used here ({absent.reason.rstrip('.')})"
                     raise self._invalid(f"There is no model {model_id!r}: {reason}.", nearest)
-            raise self._invalid(f"There is no model {model_id!r}.{did_you_mean(model_id, nearest[:5])}", nearest)
+            near = did_you_mean(model_id, nearest[:5]) or did_you_mean(
+                named, [one.name for one in self._unavailable if ":" in model_id]
+            )
+            if not near and ":" not in model_id:
+                near = f" A model is named with its provider, as in 'openai:{model_id[:100]}'."
+            raise self._invalid(f"There is no model {model_id!r}.{near}", nearest)
         return found
 
     def lister(self, name: str) -> Lists:

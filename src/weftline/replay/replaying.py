@@ -292,7 +292,7 @@ class _Replay:
         """What today's tools make of the calls that the model asked for, and today's checks of its answer."""
         body = bodies.decode_turn(item.body)
         asked, turn = await prepare_calls(
-            body.message, self._work, self._services, withheld=self._state.guards.withheld
+            body.message, self._work, self._services, turn=head.turn, withheld=self._state.guards.withheld
         )
         found: list[Difference] = []
         before, after = turn_args(body), turn_args(turn)
@@ -320,7 +320,16 @@ class _Replay:
             return
         body = bodies.decode_asked(item.body)
         call = ToolCall(log.id, log.name, body.written)
-        now = await prepare_call(call, self._work, self._services, withheld=self._state.guards.withheld)
+        asking = self._work.conversation.turn
+        parent = "" if asking is None else asking.message.calls[head.parent].id
+        now = await prepare_call(
+            call,
+            self._work,
+            self._services,
+            turn=head.turn,
+            parent=parent,
+            withheld=self._state.guards.withheld,
+        )
         found = differences(log, now.asked, path="call")
         if body.args != now.args:
             found += differences(body_value(body.args), body_value(now.args), path="call.args")

@@ -12,11 +12,22 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value, digest
-from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, invalid, run_has_ended
+from weftline.errors import (
+    LOG_DAMAGED,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    Issue,
+    NotFound,
+    StoreError,
+    invalid,
+    run_has_ended,
+)
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
 from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
-from weftline.runtime.awaits import covers, question_of
+from weftline.runtime.awaits import covers, may_decide, question_of
+from weftline.runtime.injecting import injecting
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import LogReader
@@ -99,8 +110,14 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
 
 
 def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
-    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments."""
+    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments, and `Forbidden` for
+    somebody else's than the approvers'.
+    """
     assert question.kind != "call"
+    if question.index != OF_RUN and question.kind != "clarification":
+        asked = question_of(question.index, run.work)
+        if asked is not None and not may_decide(asked.approvers, by):
+            raise Forbidden("This is for somebody else to decide.", code="not_approver", approvers=asked.approvers)
     issues: list[Issue] = []
     if not by.strip():
         issues.append(Issue("by", "an answer needs the name of whoever gives it"))
@@ -159,15 +176,17 @@ def _misfit(*issues: Issue) -> InvalidRequest:
     return InvalidRequest(error.message, code="invalid_answer", **error.details)
 
 
-async def edited(run: LiveRun, name: str, args: dict[str, Any]) -> bytes:
-    """The final arguments of a call of the tool `name`, changed by a person: they pass the checks that a model's do.
+async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
+    """The final arguments of a call of the latest turn, changed by a person: they pass the checks that a model's do.
 
     Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool is gone.
     """
-    toolbox = run.work.toolbox or EMPTY
-    tool = toolbox.get(name)
+    toolbox, call = run.work.toolbox or EMPTY, run.state.batch.calls[index]
+    tool = toolbox.get(call.name)
     if tool is None:
-        raise Conflict(f"The tool {name} is not available, so its arguments cannot be checked.")
+        raise Conflict(f"The tool {call.name} is not available, so its arguments cannot be checked.")
+    parent = run.work.conversation.parent_of(index)
+    tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
         return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))

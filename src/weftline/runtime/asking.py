@@ -47,7 +47,9 @@ class AskingCall:
         self, command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink, *, limit_s: float
     ) -> None:
         self._command = command
-        self._id = state.batch.calls[command.index].id
+        call = state.batch.calls[command.index]
+        self._id = call.id
+        self._repeatable = call.effect in ("read", "idempotent")
         self._withheld = state.guards.withheld
         self._work = work
         self._services = services
@@ -72,9 +74,17 @@ class AskingCall:
         return first.body.clock_ms if isinstance(first, Asked) else self._first_ms
 
     @property
+    def in_vain(self) -> bool:
+        """One that may be repeated is not worth waiting for; any other is, as long as it waits for nothing itself."""
+        return self._repeatable or bool(self._waiting)
+
+    @property
     def own_s(self) -> float:
         """How long it took, without the time that it had something to wait for."""
         return self._time.spent_s
+
+    def hold(self) -> None:
+        self._time.stop()
 
     def limit(self, expired: Callable[[], None]) -> None:
         self._time.limit(expired)
@@ -143,7 +153,9 @@ class AskingCall:
         while identity in conversation.call_ids:
             identity += "_"
         call = ToolCall(identity, tool, written)
-        prepared = await prepare_call(call, self._work, self._services, withheld=self._withheld)
+        prepared = await prepare_call(
+            call, self._work, self._services, turn=command.turn, parent=self._id, withheld=self._withheld
+        )
         made = bodies.turn_call(
             written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
         )
@@ -180,6 +192,7 @@ class _OwnTime:
 
     def limit(self, expired: Callable[[], None]) -> None:
         self._expired = expired
+        self.run()
         self._set()
 
     def run(self) -> None:

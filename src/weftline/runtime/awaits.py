@@ -58,11 +58,16 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
     if ask is None:
         return None
     if ask.kind == "confirm":
-        for id, pattern in work.conversation.allowed:
-            if covers(pattern, name, args):
-                return Asking(allowed_by=id)
+        for approval, pattern in work.conversation.allowed:
+            if may_decide(ask.approvers, approval.by) and covers(pattern, name, args):
+                return Asking(allowed_by=approval.id)
     timeout_us = None if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
-    return Asking(asks=Asks(ask.kind, timeout_us), body=AskBody(ask.prompt, ask.options, ask.multiple, ask.parts))
+    body = AskBody(ask.prompt, ask.options, ask.multiple, ask.parts, ask.approvers)
+    return Asking(asks=Asks(ask.kind, timeout_us), body=body)
+
+
+def may_decide(approvers: Sequence[str], by: str) -> bool:
+    return not approvers or by in approvers
 
 
 def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
@@ -104,11 +109,17 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
     if head.kind == "doubt":
         key = ids.idempotency_key(work.store_id, work.run_id, head.turn, head.index, call.digest)
         return AwaitBody(
-            f"Did this call of {call.name} take effect?", call.id, call.name, shown, key=key, called_at=call.begun_at
+            f"Did this call of {call.name} take effect?",
+            call.id,
+            call.name,
+            shown,
+            key=key,
+            called_at=call.begun_at,
+            approvers=() if asked is None else asked.approvers,
         )
     if asked is None:
         return AwaitBody(f"May {call.name} be called?", call.id, call.name, shown)
-    return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple)
+    return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple, approvers=asked.approvers)
 
 
 def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -> AwaitBody:

@@ -12,7 +12,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
 from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, State
 from weftline.messages import Text
-from weftline.runtime.awaits import Asking, put_to_people, question_of
+from weftline.runtime.awaits import Asking, may_decide, put_to_people, question_of
 from weftline.runtime.code import CodeAnswer, PendingAwait, PendingCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.memory import RunMemory
@@ -36,10 +36,10 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     gated = await code.gate(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
     asking = Asking(gated.verdict)
-    if gated.allowed_by:
-        asking = Asking(allowed_by=gated.allowed_by)
-    elif gated.verdict == "ok" and asked.tool is not None:
+    if gated.verdict == "ok" and asked.tool is not None:
         asking = put_to_people(asked.tool, gated.args, work, ask=gated.ask) or asking
+    if gated.allowed_by and not (asking.body is not None and asking.body.approvers):
+        asking = Asking(allowed_by=gated.allowed_by)  # a skill does not speak for people who are named
     body = bodies.GatedBody(
         Raw(gated.args) if changed else UNSET,
         (Text(asking.problem),) if asking.problem else gated.parts,
@@ -82,16 +82,17 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
     question = state.questions.open[command.id]
     code = (work.toolbox or EMPTY).code
     answer: CodeAnswer | None = None
-    if code is not None:
+    asked = question_of(command.index, work)
+    approvers = () if asked is None or question.kind == "clarification" else asked.approvers
+    if code is not None and (not approvers or any(one.startswith("hook:") for one in approvers)):
         call = pending_call(command.index, state, work, turn=command.turn)
-        asked = question_of(command.index, work)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
         if question.kind == "clarification" and (hint := work.conversation.hints.get(command.index)) is not None:
             prompt = hint.clarifying_question or prompts_failure.what_to_call(call.name)
         assert question.kind != "call"
         pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
         answer = await code.answer_await(pending)
-    if answer is None:
+    if answer is None or not may_decide(approvers, answer.by):
         return Outcome(Draft(AwaitPassed(command.id)))
     present = work.conversation.args[command.index]
     final = present if answer.args is None else answer.args

@@ -154,8 +154,8 @@ class Conversation:
         """What people said about the latest turn's calls, by index."""
         self.asked_back: dict[int, AskBody] = {}
         """What tools of the latest turn have asked people in place of giving a result, by index."""
-        self.allowed: list[tuple[str, Pattern]] = []
-        """Approvals that cover later calls, too, with the ids of their awaits."""
+        self.allowed: list[tuple[AwaitClosed, Pattern]] = []
+        """Approvals that cover later calls, too."""
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
         """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
@@ -189,6 +189,7 @@ class Conversation:
         self.results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
         self.hints: dict[int, Hint] = {}
+        self.last_hint: Hint | None = None
         """What would help after those that failed."""
         self.bounds: dict[int, Bounds] = {}
         """Of those that are truncated."""
@@ -497,12 +498,12 @@ class Conversation:
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
         if answer.remember is not None and head.outcome == "approved":
-            self.allowed.append((head.id, answer.remember))
+            self.allowed.append((head, answer.remember))
 
     def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
         hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
         if hint is not None:
-            self.hints[head.index] = hint
+            self.hints[head.index] = self.last_hint = hint
 
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:

@@ -157,8 +157,10 @@ class Driver:
 
     async def _finish(self, run: LiveRun) -> None:
         """What has begun may finish until the drain is over; but what asks for others would wait for those in vain."""
-        tasks = run.driving.tasks
-        while left := [task for key, task in tasks.items() if not task.done() and key[1] not in run.work.hosts]:
+        tasks, hosts = run.driving.tasks, run.work.hosts
+        while left := [
+            task for key, task in tasks.items() if not task.done() and not (key[1] in hosts and hosts[key[1]].in_vain)
+        ]:
             await asyncio.wait(left)
 
     async def _cut_off(self, run: LiveRun) -> None:

@@ -33,6 +33,7 @@ from weftline.kernel.entries import (
     RunCreated,
 )
 from weftline.kernel.lease import LEASE_US
+from weftline.labels import missing_labels
 from weftline.messages import Blob
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
@@ -262,6 +263,10 @@ class EmbeddedEngine(StoredRuns):
         check_fallbacks(plan)
         if plan.tools:
             await self._tools.check(plan, workspace=workspace)
+        if (plan.tools or plan.code is not None) and runs_now:
+            refusal = missing_labels(self._tools.required_labels(plan), plan.labels)
+            if refusal is not None:
+                raise refusal
 
     async def create(
         self,
@@ -433,9 +438,8 @@ class EmbeddedEngine(StoredRuns):
             run = await self._residents.load(key)
         if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
-            name = run.state.batch.calls[question.index].name
             await self._opener.open_tools(run)
-            args = await edited(run, name, answer.args)
+            args = await edited(run, question.index, answer.args)
             run = await self._residents.load(key)  # it may have moved on in the meantime
         elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
             await self._opener.open_tools(run)

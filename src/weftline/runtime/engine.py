@@ -20,6 +20,7 @@ from weftline.runtime.answering import Answer
 from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
+from weftline.runtime.grants import LoggedGrant
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -363,6 +364,10 @@ class Engine(Protocol):
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         """The calls of a run that were announced, in that order."""
+        ...
+
+    async def grants(self, row: RunRow) -> list[LoggedGrant]:
+        """What people allowed a run to do, in that order."""
         ...
 
     async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from weftline import prompts
 from weftline.errors import InvalidRequest
-from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.awaits import put_to_people
+from weftline.runtime.injecting import takes_injected
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.toolbox import EMPTY
+from weftline.suggestions import did_you_mean
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_run
 
@@ -34,6 +36,7 @@ def check_fallbacks(plan: RunPlan) -> None:
                 known.update([entry.name for entry in ref.tools])
             case _:
                 pass
+    own = _own_names(plan)
     for name, fallback in rule.fallbacks.items():
         if name not in known:
             raise InvalidRequest(f"There is a fallback for {name!r}, and the run has no client-side tool of that name.")
@@ -43,6 +46,17 @@ def check_fallbacks(plan: RunPlan) -> None:
             )
         if fallback in known:
             raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is carried out by clients, too.")
+        if own is not None and fallback not in own:
+            near = did_you_mean(fallback, own)
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is not a tool of the run.{near}")
+
+
+def _own_names(plan: RunPlan) -> set[str] | None:
+    """The names of the server's tools that a run has; None if some are known only when they are opened."""
+    if plan.code is not None or any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools):
+        return None
+    bare = [ref.name.rpartition("/")[2] for ref in plan.tools if isinstance(ref, ServerRef)]
+    return {*bare, *[name.replace("-", "_") for name in bare]}
 
 
 async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
@@ -57,6 +71,8 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
         why = "the run's policy does not allow it"
     elif toolbox.code is not None and toolbox.code.gates:
         why = "the agent's gates have not looked at it"
+    elif takes_injected(tool):
+        why = "it takes values that the call does not have"
     elif put_to_people(tool, args, work) is not None:
         why = "it needs the approval of a person"
     if why:

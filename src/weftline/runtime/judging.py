@@ -15,6 +15,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.services import Outcome
 from weftline.runtime.tool_call import pending_call
 from weftline.runtime.toolbox import EMPTY
+from weftline.tools.base import is_hidden
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,12 @@ def _pending(command: ConsultPolicy, state: State, work: WorkingSet) -> PendingT
     return PendingTurn(
         turn=command.turn,
         calls=tuple([pending_call(index, state, work, turn=command.turn) for index in range(len(state.batch.calls))]),
-        tools=tuple([tool for name, tool in toolbox.tools.items() if name not in toolbox.excluded]),
+        tools=tuple(
+            [tool for name, tool in toolbox.tools.items() if name not in toolbox.excluded and not is_hidden(tool)]
+        ),
         calls_left=None if most is None else max(most - state.policy.calls, 0),
         failures_left=None if most_failures is None else max(most_failures - state.policy.failures, 0),
-        labels=work.plan.metadata | work.conversation.labels,
+        labels=work.plan.labels | work.conversation.labels,
         unavailable=work.conversation.unavailable,
+        hint=work.conversation.last_hint,
     )

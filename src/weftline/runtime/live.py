@@ -168,7 +168,12 @@ class RunLog:
 
 
 class Host(Protocol):
-    """A call that is under way and asks for others."""
+    """A call that is under way and may ask for others."""
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether nothing comes of it where no call begins any more."""
+        ...
 
     def look(self) -> None:
         """Facts were appended: some of them may answer it."""

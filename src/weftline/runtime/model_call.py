@@ -38,6 +38,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
+from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
@@ -84,7 +85,8 @@ async def call_model(
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
-    request = with_reminders(request, work.conversation, work.toolbox or EMPTY)
+    request = with_reminders(request, work, turn=command.turn)
+    request.note = ProviderNotes(sink, turn=command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()
@@ -247,7 +249,7 @@ class _ModelCall:
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(message, work, self._services, withheld=self._withheld)
+        asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
         problem = "" if asked else await misfit(work, text)

@@ -22,15 +22,25 @@ from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
 from weftline.runtime.awaits import put_to_people
 from weftline.runtime.code import RunCode
+from weftline.runtime.injecting import injecting
 from weftline.runtime.live import WorkingSet, is_being_cancelled
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import Tool, doubt_policy, ends_run, is_bookkeeping, is_carried_out_by_run, is_host
+from weftline.tools.base import (
+    Tool,
+    doubt_policy,
+    ends_run,
+    is_bookkeeping,
+    is_carried_out_by_run,
+    is_hidden,
+    is_host,
+)
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
+from weftline.tools.injected import NotInjected
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +63,7 @@ class Prepared(Struct, frozen=True):
 
 
 async def prepare_calls(
-    message: Assistant, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+    message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
     """The calls of a model's message. Tools that are `withheld` in this turn are not called."""
     asked: list[AskedCall] = []
@@ -66,7 +76,7 @@ async def prepare_calls(
             await services.large.turn()
         elif index % _STINT == _STINT - 1:
             await asyncio.sleep(0)  # others have a turn
-        prepared = await prepare_call(call, work, services, withheld=withheld)
+        prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
         found.append(prepared.args)
         if prepared.invalid:
@@ -79,21 +89,32 @@ async def prepare_calls(
 
 
 async def prepare_call(
-    call: ToolCall, work: WorkingSet, services: Services, *, withheld: Collection[str] = ()
+    call: ToolCall,
+    work: WorkingSet,
+    services: Services,
+    *,
+    turn: int,
+    parent: str = "",
+    withheld: Collection[str] = (),
 ) -> Prepared:
-    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next."""
+    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next.
+
+    `parent` is the call that asked for it, if it was not the model; it reaches hidden tools as well.
+    """
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
     gated = code is not None and code.gates
     tool = toolbox.get(call.name)
-    if tool is None:
+    hidden = tool is not None and is_hidden(tool)
+    if tool is None or (hidden and not parent):
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
+    tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     prepared = await _prepared(tool, call, work, services, code)
     misfit = prepared if isinstance(prepared, _Misfit) else None
     args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
     verdict = "ok" if misfit is None else "invalid"
-    if call.name in toolbox.excluded or call.name in withheld:
+    if call.name in toolbox.excluded or (call.name in withheld and not hidden):
         misfit, verdict = None, "excluded"
     asked = AskedCall(
         call.id,
@@ -143,6 +164,9 @@ async def _prepared(
             raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
         _check_object(args)
         return args
+    except NotInjected as error:
+        logger.error("run %s: %s cannot be called: the run has no %s for it", work.run_id, call.name, error.field)
+        return _Misfit(error.message, Failure(error.message, "unavailable"))
     except InvalidArguments as error:
         text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
         return _Misfit(text, hinting.misfit(tool, call, error))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weftline.errors import no_such_run
 from weftline.runtime import ids
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
+from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.opening import Names
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
@@ -32,6 +33,10 @@ class StoredRuns:
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         """The calls of a run that were announced, in that order."""
         return await calls_of(self._log_store, row, store_id=self._log_store.id)
+
+    async def grants(self, row: RunRow) -> list[LoggedGrant]:
+        """What people allowed a run to do, in that order."""
+        return await grants_of(self._log_store, row)
 
     async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
         """Those of a workspace; see `weftline.runtime.calls.calls_in_doubt`."""

@@ -276,25 +276,31 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
 
 
 def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
+    ended = _end_of(work, head, text)
+    if work.plan.labels:
+        ended.labels = work.plan.labels
+    return bodies.encode(ended)
+
+
+def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     conversation = work.conversation
     if head.status == "succeeded":
         # A run that a tool has ended has no answer: what was said along with the call is not one.
-        return bodies.encode(bodies.EndedBody(text="" if head.call else conversation.last_text))
+        return bodies.EndedBody(text="" if head.call else conversation.last_text)
     if head.status == "cancelled":
-        return b"{}"
+        return bodies.EndedBody()
     if head.code == "truncation" and not conversation.failure:
-        return bodies.encode(bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text))
+        return bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text)
     if head.code == "invalid_output":
         problem = conversation.turn.problem if conversation.turn is not None else ""
         # What was said to the model ends with a request, which is not meant for whoever reads the error.
         error = problem or conversation.rejected.removesuffix(prompts.answer_again("")) or prompts.ANSWER_MISFIT
-        return bodies.encode(bodies.EndedBody(error=error, partial_text=conversation.last_text))
+        return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:
-        return bodies.encode(bodies.EndedBody(error=text))
+        return bodies.EndedBody(error=text)
     error = conversation.failure or "The model could not be reached or gave no usable answer."
-    return bodies.encode(
-        bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=_provider_failure(work, head))
-    )
+    provider = _provider_failure(work, head)
+    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider)
 
 
 def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from weftline import prompts, prompts_people
 from weftline.canonical import NotCanonical, digest
+from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
@@ -22,6 +23,7 @@ from weftline.runtime.asking import AskingCall, tool_timeout_s
 from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
+from weftline.runtime.injecting import injecting
 from weftline.runtime.keeping import kept_data, kept_failure, kept_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
@@ -48,6 +50,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if tool is None:
         return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
     args = work.conversation.args[command.index]
+    parent = work.conversation.parent_of(command.index)
+    tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
         return _closed(command, call, work, refused, "failed", 0)
     if call.effect != "read":
@@ -66,10 +70,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state, work, services)
     how: How
-    # One that asks for others has its own time, without theirs, and sees to it itself.
+    # One that asks for others has its own time, without theirs.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
         async with deadline:
+            if asking is not None:
+                asking.limit(deadline.expire)  # unless the tool has better words for it
             if call.asks is not None and await tool.prepare(args.decode()) != args:
                 output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
             elif code is None:
@@ -189,7 +195,9 @@ def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
     """Nobody waits for the answer any more, but what the call set off may still take effect."""
     in_doubt = tool.effect not in _REPEATABLE
     text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
-    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt)
+    # Of a call that is closed as timed out, its kind and its hint follow from that.
+    failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
 
 
 def _closed(
@@ -260,7 +268,7 @@ def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, byte
 
 
 def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSet, services: Services) -> ToolContext:
-    plan = work.plan
+    plan, toolbox = work.plan, work.toolbox or EMPTY
     context: ToolContext = ToolContext(
         run_id=work.run_id,
         call_id=call.id,
@@ -270,11 +278,14 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         turn=turn,
         attempt=attempt,
         thread_id=work.session_id,
-        agent_id=plan.agent_id,
-        metadata=plan.metadata | work.conversation.labels,
+        agent_id=plan.agent_id or (None if plan.code is None else plan.name),
+        metadata=plan.metadata,
+        labels=plan.labels | work.conversation.labels,
+        parent_call=work.conversation.parent_of(index) or None,
+        toolset=toolbox.toolsets.get(call.tool, ""),
         on_cancel=[],
     )
-    code = (work.toolbox or EMPTY).code
+    code = toolbox.code
     if code is not None:
         code.prepare_context(context)
     return context
@@ -284,6 +295,9 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     """The call as the agent's code sees it."""
     call = state.batch.calls[index]
     conversation = work.conversation
+    tool = (work.toolbox or EMPTY).get(call.name)
+    if tool is not None:
+        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.parent_of(index))
     under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
         turn=turn,
@@ -293,7 +307,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
         raw_args=conversation.written(index),
         args=conversation.args[index],
         problem=conversation.asked(index).invalid,
-        tool=(work.toolbox or EMPTY).get(call.name),
+        tool=tool,
         counts=dict(conversation.counts),
         under_way=Counter(under_way),
         prepared=conversation.prepared(index),

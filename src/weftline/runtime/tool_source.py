@@ -102,6 +102,9 @@ class DialledTools:
     def digests(self, plan: RunPlan) -> Digests | None:
         return self._own.digests(plan)
 
+    def required_labels(self, plan: RunPlan) -> frozenset[str]:
+        return self._own.required_labels(plan)
+
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}

@@ -27,24 +27,34 @@ from weftline.plan import (
 from weftline.providers.base import ToolSpec
 from weftline.runtime.code import RunCode
 from weftline.suggestions import did_you_mean
-from weftline.tools.base import Tool, reminder_of, tags_of
+from weftline.tools.base import Tool, is_hidden, labels_needed, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
 
 _BOXES = 512
 _NO_PROMPT = digest("text", "")
+_NO_SETS: dict[str, str] = {}
 
 
 class Toolbox:
     def __init__(
-        self, tools: Mapping[str, Tool], *, code: RunCode | None = None, excluded: frozenset[str] = frozenset()
+        self,
+        tools: Mapping[str, Tool],
+        *,
+        code: RunCode | None = None,
+        excluded: frozenset[str] = frozenset(),
+        toolsets: Mapping[str, str] = _NO_SETS,
     ) -> None:
         self.tools = dict(tools)
+        self.toolsets = toolsets
+        """The names of the sets that tools are of, by tool."""
         self.code = code
         """What the run's agent brings along besides."""
         self.excluded = excluded
         """The names of those that the run's policy does not allow: they are neither offered nor called."""
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools.values() if tool.spec.name not in excluded)
+        self.specs: tuple[ToolSpec, ...] = tuple(
+            [tool.spec for name, tool in tools.items() if name not in excluded and not is_hidden(tool)]
+        )
         self.size = sum([_size(spec) for spec in self.specs])
         """Roughly the bytes that a model reads about them."""
         self.reminds = any(reminder_of(tool) for tool in self.tools.values())
@@ -57,8 +67,11 @@ class Toolbox:
         """The same tools, of which only those are offered that the policy of a run allows."""
         if rule is None or not rule.filters:
             return self
-        excluded = [name for name, tool in self.tools.items() if not rule.allows(name, tags_of(tool))]
-        return Toolbox(self.tools, code=self.code, excluded=frozenset(excluded)) if excluded else self
+        offered = [(name, tool) for name, tool in self.tools.items() if not is_hidden(tool)]
+        excluded = [name for name, tool in offered if not rule.allows(name, tags_of(tool))]
+        if not excluded:
+            return self
+        return Toolbox(self.tools, code=self.code, excluded=frozenset(excluded), toolsets=self.toolsets)
 
 
 def _size(spec: ToolSpec) -> int:
@@ -92,6 +105,10 @@ class ToolSource(Protocol):
 
     def digests(self, plan: RunPlan) -> Digests | None:
         """What a run with this plan rests on in this process; None if it needs no code of it, or that is not known."""
+        ...
+
+    def required_labels(self, plan: RunPlan) -> frozenset[str]:
+        """The labels that a run with this plan needs for its tools, as far as they are known before it is opened."""
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
@@ -139,6 +156,10 @@ class ServerTools:
         tools = [tool for name in names if (tool := self._plugin(name)) is not None]
         code = [written(tool) for tool in tools] if self._version is None else ["version", self._version]
         return digest(*[declared(tool) for tool in tools]), digest(*code)
+
+    def required_labels(self, plan: RunPlan) -> frozenset[str]:
+        tools = [self._plugin(ref.name) for ref in plan.tools if isinstance(ref, ServerRef)]
+        return frozenset[str]().union(*[labels_needed(tool) for tool in tools])
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         for index, ref in enumerate(plan.tools):

@@ -56,7 +56,7 @@ const realm = vm.runInContext(
   const { get: nameOfView } = getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag);
   const { toString: digits } = BigInt.prototype;
   const { has, add, delete: remove } = Set.prototype;
-  const { get, set, delete: forget } = Map.prototype;
+  const { get, set, has: known, delete: forget } = Map.prototype;
   const { exec } = RegExp.prototype;
   const [P, S, M, B, X] = [Promise, Set, Map, BigInt, String];
   const [E, T, R, Y] = [Error, TypeError, RangeError, SyntaxError];
@@ -211,6 +211,9 @@ const realm = vm.runInContext(
   const succeed = (value) => {
     let text;
     try { text = encode(value, 'result'); } catch (error) { return fail('error', error); }
+    let left = '';
+    for (let call = 1; call <= calls; call++) if (apply(known, waiting, [call])) left += (left && ',') + call;
+    if (left) say('O', '[' + left + ']');
     say('D', text);
   };
   const short = (value) => {

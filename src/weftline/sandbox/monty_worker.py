@@ -186,7 +186,10 @@ class Session:
         else:
             self._flush()
             try:
-                self._emit("D", encode(copied(value, "result", max_parts=MAX_PARTS)))
+                given = encode(copied(value, "result", max_parts=MAX_PARTS))
+                if self._waiting:
+                    self._emit("O", encode_json(list(self._waiting)))
+                self._emit("D", given)
             except (Refused, ValueError) as refused:
                 self._fail("error", "TypeError", str(refused))
         finally:

@@ -195,6 +195,7 @@ class Pool:
         usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
             self._idle.appendleft(engine)
+            self._rest_later()  # its code may have run for longer than others were there to wait
         else:
             await engine.kill()
 

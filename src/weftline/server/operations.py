@@ -22,6 +22,7 @@ from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
+from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
@@ -35,6 +36,7 @@ from weftline.server.run_operations import (
     import_file,
     list_calls,
     list_doubts,
+    list_grants,
     message,
     pause,
     resume,
@@ -160,6 +162,9 @@ class StoredLogs:
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         return await calls_of(self._store, row, store_id=self._store.id)
 
+    async def grants(self, row: RunRow) -> list[LoggedGrant]:
+        return await grants_of(self._store, row)
+
     async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
         store = self._store
         return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
@@ -228,6 +233,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "budgets.set": partial(set_budget, at, store),
         "calls.list": partial(list_calls, logs, store),
         "calls.in_doubt": partial(list_doubts, at, logs),
+        "grants.list": partial(list_grants, logs, store),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,

@@ -17,6 +17,7 @@ from weftline.replay.reading import read_export
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
 from weftline.runtime.calls import DoubtPage, LoggedCall
+from weftline.runtime.grants import LoggedGrant
 from weftline.server.forking import Forking, fork_run, parse_fork
 from weftline.server.schemas.awaits import (
     Acknowledged,
@@ -26,9 +27,10 @@ from weftline.server.schemas.awaits import (
     ResumeModel,
     parsed_as,
 )
-from weftline.server.views import call_views
+from weftline.server.views import call_views, grant_views
 from weftline.store.base import RunRow, Store
 from weftline.wire.calls import Call
+from weftline.wire.grants import Grant
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 
@@ -39,6 +41,7 @@ class EndedLogs(ImportTarget, Forking, Protocol):
     """What these operations need of the logs."""
 
     async def calls(self, row: RunRow) -> list[LoggedCall]: ...
+    async def grants(self, row: RunRow) -> list[LoggedGrant]: ...
     async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage: ...
 
 
@@ -55,6 +58,10 @@ async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: st
 
 async def list_calls(logs: EndedLogs, store: Store, *, run: str) -> list[Call]:
     return call_views(await logs.calls(await find_run(store.log, run)))
+
+
+async def list_grants(logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
+    return grant_views(await logs.grants(await find_run(store.log, run)))
 
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
-from weftline.kernel.bodies import AwaitBody, decode_await
+from weftline.kernel.bodies import AwaitBody, Pattern, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
+from weftline.runtime.grants import LoggedGrant
 from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
-from weftline.wire import awaits, calls, damage, responses, snapshots
+from weftline.wire import awaits, calls, damage, grants, responses, snapshots
 from weftline.wire.hints import shown_clarification
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
 
@@ -146,6 +147,7 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         None if one.deadline_at is None else responses.iso(one.deadline_at),
         body.key or UNSET,
         responses.iso(body.called_at) if body.called_at else UNSET,
+        body.approvers or UNSET,
         damage.error_code(damaged),
     )
 
@@ -174,6 +176,37 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
         )
         for one in found
     ]
+
+
+def grant_views(given: Sequence[LoggedGrant]) -> list[grants.Grant]:
+    """What people allowed a run to do, as the protocol shows it."""
+    return [
+        grants.Grant(
+            run_id=one.run_id,
+            await_id=one.await_id,
+            kind=one.kind,
+            tool_use_id=one.call_id,
+            name=one.name,
+            args=one.args,
+            digest=one.digest,
+            edited=one.edited,
+            shown_args=one.shown_args,
+            shown_digest=one.shown_digest,
+            by=one.by,
+            at=responses.iso(one.at),
+            expires_at=responses.iso(one.expires_at),
+            remember=_remembered(one.remember),
+            labels=one.labels,
+            used=[grants.GrantUse(use.call_id, responses.iso(use.at)) for use in one.used],
+        )
+        for one in given
+    ]
+
+
+def _remembered(pattern: Pattern | None) -> bool | dict[str, Any]:
+    if pattern is None:
+        return False
+    return {**pattern.args, **{name: f"{prefix}*" for name, prefix in pattern.prefixes.items()}} or True
 
 
 def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:

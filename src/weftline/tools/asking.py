@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from string import Formatter
 from typing import Any, Protocol, cast
 
@@ -27,6 +27,8 @@ class Ask(Struct, frozen=True):
     parts: tuple[AskBody, ...] = ()
     timeout_s: float | None = None
     """How long there is to answer; None leaves that to the run."""
+    approvers: tuple[str, ...] = ()
+    """Who may decide; anybody if there are none."""
 
 
 class AsksPeople(Protocol):
@@ -68,6 +70,18 @@ class _Template(Formatter):
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         return kwargs[field_name], field_name
+
+
+def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[str, ...]:
+    """The same names. Raises `ValueError` for a list without any, which nobody could decide on."""
+    if approvers is None:
+        return ()
+    if isinstance(approvers, str):
+        raise ValueError(f"{where}: approvers are a list of names, such as ['user:ann'], not a text")
+    names = tuple(approvers)
+    if not names or not all(isinstance(one, str) and one.strip() for one in names):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{where}: approvers are one or more names, such as ['user:ann'], not {list(names)!r}")
+    return names
 
 
 def checked_template(template: str, *, tool: str) -> str:

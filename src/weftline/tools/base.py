@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ge
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
+from weftline.reminders import Reminder
 from weftline.surrogates import whole
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ class ToolQuestion(Exception):
             raise ValueError("a ToolQuestion needs a question")
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        if isinstance(options, str):
+            raise TypeError(f"options must be a sequence of texts, not the text {options!r}")
         super().__init__(question)
         self.question = question
         self.options = tuple([str(one) for one in options])
@@ -126,8 +130,9 @@ class Diverged(Exception):
 class FurtherCalls(Protocol):
     """How a call has other tools of its run called: through the pipeline that the model's calls go through.
 
-    A call that was cut off, by a crash or because the run waits for somebody, is carried out again from the start.
-    What it asked for before is then answered from the log, so it must ask for the same again.
+    A call that may be repeated (`read`, `idempotent`) is cut off while the run waits for somebody, and carried out
+    again from the start, as it is after a crash. What it asked for before is then answered from the log, so it must
+    ask for the same again.
     """
 
     @property
@@ -141,6 +146,10 @@ class FurtherCalls(Protocol):
 
     async def settled(self) -> None:
         """Returns when all that was asked for has its result."""
+        ...
+
+    def hold(self) -> None:
+        """Stops the call's time, before it has asked for anything: it waits for a place. `limit` lets it run on."""
         ...
 
     def limit(self, expired: Callable[[], None]) -> None:
@@ -163,7 +172,13 @@ class ToolContext(Struct, Generic[Deps]):
     attempt: int = 1
     thread_id: str | None = None
     agent_id: str | None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    """The run's, and those that a policy engine has added."""
+    parent_call: str | None = None
+    """The id of the call that asked for this one, if it was not the model."""
+    toolset: str = ""
+    """The name of the set that the tool is of, if it is of one that has a name."""
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
     on_progress: Callable[[ToolProgress], None] = _nobody_looks
@@ -183,6 +198,16 @@ class ToolContext(Struct, Generic[Deps]):
     """What the call took, for a tool that knows: set it before you return."""
     server_data: list[ServerData] = []
     """What the call leaves for others than the model: add to it. It is kept with the result."""
+
+    def remind(self, reminder: Reminder) -> None:
+        """Reminds the model from the next turn on, as `state` is kept. One with the same id is changed, and keeps its
+        counters. Raises `ValueError` for too many.
+        """
+        reminders.add(self.state, reminder, since=self.turn + 1)
+
+    def end_reminder(self, id: str) -> None:
+        """The model is not reminded of this any more."""
+        reminders.remove(self.state, id, since=self.turn + 1)
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -279,6 +304,20 @@ def tags_of(tool: Tool) -> frozenset[str]:
     return frozenset(getattr(tool, "tags", ()))
 
 
+def title_of(tool: Tool) -> str:
+    """What people call it: its own title, or its name in words."""
+    title = getattr(tool, "title", "")
+    if isinstance(title, str) and title:
+        return title
+    words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def labels_needed(tool: object) -> frozenset[str]:
+    """The labels of a run without which no call of the tool can be made."""
+    return getattr(tool, "required_labels", frozenset())
+
+
 def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
     """What it wants if a crash cuts a call of it off; None leaves that to the run."""
     return getattr(tool, "in_doubt", None)
@@ -290,8 +329,13 @@ def is_bookkeeping(tool: Tool) -> bool:
 
 
 def is_host(tool: Tool) -> bool:
-    """Whether its calls may ask for further calls. They are carried out again after a crash."""
+    """Whether its calls may ask for further calls."""
     return bool(getattr(tool, "host", False))
+
+
+def is_hidden(tool: Tool) -> bool:
+    """Whether only further calls reach it: no model is offered it, and none may call it."""
+    return bool(getattr(tool, "hidden", False))
 
 
 def ends_run(tool: Tool) -> bool:

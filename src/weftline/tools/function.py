@@ -17,18 +17,21 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import update_wrapper
+from copy import copy
+from functools import cached_property, update_wrapper
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, cast, overload
 
 from msgspec import Raw
 
+from weftline import prompts_calls
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.failure import Failure
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import Ask, checked_template, rendered, require_arguments
+from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -41,9 +44,17 @@ from weftline.tools.base import (
     WillNotHappen,
 )
 from weftline.tools.bounding import Paging
+from weftline.tools.injected import ALWAYS_KNOWN
 from weftline.tools.results import error_of, output_of, question_of
 from weftline.tools.returned import ReturnType
-from weftline.tools.signature import Docstring, Parameters, arguments_of, checked_signature, resolved_hints
+from weftline.tools.signature import (
+    Docstring,
+    Parameters,
+    arguments_of,
+    checked_signature,
+    injected_of,
+    resolved_hints,
+)
 from weftline.tools.workers import shared_workers
 
 if TYPE_CHECKING:
@@ -92,6 +103,7 @@ class FunctionTool(Generic[P, R, D]):
         reconcile: Callable[..., Any] | None = None,
         confirm: str | Callable[..., str | None] | None = None,
         confirm_timeout_s: float | None = None,
+        approvers: Iterable[str] | None = None,
         in_doubt: Literal["report", "ask"] | None = None,
         tags: Iterable[str] = (),
         bookkeeping: bool = False,
@@ -114,6 +126,9 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
         self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
         self._confirm_timeout_s = confirm_timeout_s
+        self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
+        if self._approvers and confirm is None:
+            raise ValueError(f"tool {self.name!r}: approvers go with confirm, which says what they are asked")
         if in_doubt not in (None, "report", "ask"):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
         self.in_doubt = in_doubt
@@ -144,6 +159,8 @@ class FunctionTool(Generic[P, R, D]):
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         self._returns: ReturnType | None = None
+        self._values: Mapping[str, object] = {}
+        """What the run of one call fills in."""
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -164,7 +181,12 @@ class FunctionTool(Generic[P, R, D]):
             if hints is None:
                 raise TypeError(f"tool {self.name!r}: a type hint names something that is not defined")
             self._parameters = Parameters.of(
-                self.name, signature=self._signature, hints=hints, docs=self._docs.parameters, context_type=ToolContext
+                self.name,
+                signature=self._signature,
+                hints=hints,
+                docs=self._docs.parameters,
+                context_type=ToolContext,
+                injectable=True,
             )
         return self._parameters
 
@@ -180,8 +202,25 @@ class FunctionTool(Generic[P, R, D]):
         own = (self._reconcile, self._confirm)
         return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
 
+    @cached_property
+    def injected(self) -> tuple[str, ...]:
+        """The arguments that a run fills in."""
+        return tuple(injected_of(self._signature, self._hints or resolved_hints(self._fn)))
+
+    @cached_property
+    def required_labels(self) -> frozenset[str]:
+        """The labels that a run needs, or no call can be made."""
+        found = injected_of(self._signature, self._hints or resolved_hints(self._fn))
+        return frozenset([name for name, optional in found.items() if not optional]) - ALWAYS_KNOWN
+
+    def injecting(self, values: Mapping[str, object]) -> FunctionTool[P, R, D]:
+        """The same tool for one call, with the values of its run."""
+        bound = copy(self)
+        bound._values = values
+        return bound
+
     async def prepare(self, args: str) -> bytes:
-        return self.parameters.final_args(args)
+        return self.parameters.final_args(args, self._values)
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         try:
@@ -213,7 +252,9 @@ class FunctionTool(Generic[P, R, D]):
         if confirm is None:
             return None
         question = rendered(confirm, args) if isinstance(confirm, str) else self._question(confirm, args)
-        return None if question is None else Ask(question, timeout_s=self._confirm_timeout_s)
+        if question is None:
+            return None
+        return Ask(question, timeout_s=self._confirm_timeout_s, approvers=self._approvers)
 
     def _question(self, confirm: Callable[..., str | None], args: bytes) -> str | None:
         taken = inspect.signature(confirm).parameters
@@ -285,11 +326,20 @@ class FunctionTool(Generic[P, R, D]):
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
         if isinstance(error, ToolQuestion):
-            return question_of(error)
+            return self._asking(error)
         if not isinstance(error, ToolFailed):
             told = fields(run=context.run_id, tool=self.name, call=context.call_id)
             _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
         return error_of(error)
+
+    def _asking(self, question: ToolQuestion) -> ToolOutput:
+        """The question, unless nothing that it lets people choose could be a result."""
+        for option in question.options:
+            if fault := self.result_fault([option] if question.multiple else option):
+                text = prompts_calls.options_do_not_fit(self.name, option, fault)
+                _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, fault)
+                return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
+        return question_of(question)
 
 
 class Decorates(Protocol):
@@ -319,6 +369,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    approvers: Iterable[str] | None = None,
     in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
@@ -340,6 +391,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     confirm: str | Callable[..., str | None] | None = None,
     confirm_timeout_s: float | None = None,
+    approvers: Iterable[str] | None = None,
     in_doubt: Literal["report", "ask"] | None = None,
     tags: Iterable[str] = (),
     bookkeeping: bool = False,
@@ -369,6 +421,8 @@ def tool(
             a function that takes those of the tool's arguments that it names and returns the question, or None if the
             call may begin at once.
         confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
+        approvers: Who may decide, by the names that the log has: `user:…`, `key:…`, `operator:…`, or a hook as
+            `hook:…`; anybody by default.
         in_doubt: What happens if a crash cuts a call off and nobody knows what became of it: the model is told
             (`report`), or a person is asked (`ask`). By default the run says.
         tags: What the filters of a policy know it by, such as `costly`.
@@ -396,6 +450,7 @@ def tool(
             reconcile=reconcile,
             confirm=confirm,
             confirm_timeout_s=confirm_timeout_s,
+            approvers=approvers,
             in_doubt=in_doubt,
             tags=tags,
             bookkeeping=bookkeeping,

@@ -84,8 +84,7 @@ def raised_by(tool: str, error: BaseException) -> ToolOutput:
 
 def failure_of(error: BaseException, text: str) -> Failure:
     """What is known about a failure besides its text. An exception of any type may carry a hint, as `hint`."""
-    hint = getattr(error, "hint", None)
-    hint = hint if isinstance(hint, Hint) else None
+    hint = _hint_of(error)
     causes = _causes(error)
     if isinstance(error, ToolFailed):
         implied = None if error.kind in CORRECTABLE else recovery_by(error.kind)
@@ -120,6 +119,14 @@ def _causes(error: BaseException) -> tuple[Cause, ...]:
 
 def _led_to(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _hint_of(error: BaseException) -> Hint | None:
+    try:
+        hint = getattr(error, "hint", None)
+    except Exception:  # a property of somebody's exception: what went wrong is the exception itself
+        return None
+    return hint if isinstance(hint, Hint) else None
 
 
 def _said_by(error: BaseException) -> str:

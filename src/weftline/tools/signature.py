@@ -18,6 +18,7 @@ from msgspec import Raw
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, object_args, pointer
+from weftline.tools.injected import NotInjected, is_injected
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -30,6 +31,7 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 _ARGS_SECTIONS = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
+_NOTHING: dict[str, object] = {}
 _PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)$")
 
 
@@ -89,6 +91,16 @@ def arguments_of(signature: inspect.Signature, hints: Mapping[str, Any] | None, 
     return [name for name in signature.parameters if not _is_context(known.get(name, Any), context_type)]
 
 
+def injected_of(signature: inspect.Signature, hints: Mapping[str, Any] | None) -> dict[str, bool]:
+    """The arguments that a run fills in, by name, and whether they may be missing."""
+    known = hints or {}
+    return {
+        name: one.default is not one.empty
+        for name, one in signature.parameters.items()
+        if is_injected(known.get(name, Any))
+    }
+
+
 def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """The type hints of `fn`, or None while a name in them is not defined (yet)."""
     try:
@@ -100,10 +112,17 @@ def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None
 class Parameters:
     """The parameters of one function: their schema, and the way from argument text to keyword arguments."""
 
-    __slots__ = ("_fields", "_model", "_name", "context", "schema")
+    __slots__ = ("_fields", "_injected", "_model", "_name", "context", "schema")
 
     def __init__(
-        self, name: str, *, model: type[BaseModel], fields: dict[str, str], schema: Raw, context: str | None
+        self,
+        name: str,
+        *,
+        model: type[BaseModel],
+        fields: dict[str, str],
+        schema: Raw,
+        context: str | None,
+        injected: Mapping[str, bool],
     ) -> None:
         self._name = name
         self._model = model
@@ -112,15 +131,26 @@ class Parameters:
         """JSON Schema of the arguments, without the context."""
         self.context = context
         """The parameter that takes the context, if any."""
+        self._injected = injected
+        """Those that a run fills in, by name, and whether they may be missing."""
 
     @classmethod
     def of(
-        cls, name: str, *, signature: inspect.Signature, hints: dict[str, Any], docs: dict[str, str], context_type: type
+        cls,
+        name: str,
+        *,
+        signature: inspect.Signature,
+        hints: dict[str, Any],
+        docs: dict[str, str],
+        context_type: type,
+        injectable: bool = False,
     ) -> Parameters:
-        """Builds the model of a signature. A parameter hinted `context_type` is left out of the schema.
+        """Builds the model of a signature. A parameter hinted `context_type` is left out of the schema, and so are
+        those that a run fills in.
 
         Raises:
-            TypeError: if a type hint has no JSON form or a default does not fit its type hint.
+            TypeError: if a type hint has no JSON form, a default does not fit its type hint, or nobody could fill in
+                what a run would.
         """
         from pydantic import ConfigDict, Field, PydanticUserError, create_model
         from pydantic.errors import PydanticSchemaGenerationError
@@ -133,6 +163,9 @@ class Parameters:
         fields: dict[str, str] = {}
         definitions: dict[str, Any] = {}
         context: str | None = None
+        injected = injected_of(signature, hints)
+        if injected and not injectable:
+            raise TypeError(f"tool {name!r}: only a tool of the server can have {next(iter(injected))!r} injected")
         for parameter in signature.parameters.values():
             hint = hints.get(parameter.name, Any)
             if _is_context(hint, context_type):
@@ -153,16 +186,27 @@ class Parameters:
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         try:
             model = create_model(name, __config__=config, **definitions)
-            schema = model.model_json_schema(schema_generator=UntitledSchema)
+            shown = model
+            if injected:
+                seen = {field: one for field, one in definitions.items() if fields[field] not in injected}
+                shown = create_model(name, __config__=config, **seen)
+            schema = shown.model_json_schema(schema_generator=UntitledSchema)
         except (PydanticUserError, PydanticSchemaGenerationError, NameError) as error:
             reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
             raise TypeError(f"tool {name!r}: a type hint has no JSON Schema: {reason}") from error
         schema.pop("title", None)
         schema.setdefault("properties", {})
-        return cls(name, model=model, fields=fields, schema=Raw(msgspec.json.encode(schema)), context=context)
+        return cls(
+            name,
+            model=model,
+            fields=fields,
+            schema=Raw(msgspec.json.encode(schema)),
+            context=context,
+            injected=injected,
+        )
 
-    def final_args(self, text: str) -> bytes:
-        """Canonical argument bytes: coerced to the declared types, defaults filled in.
+    def final_args(self, text: str, injected: Mapping[str, object] = _NOTHING) -> bytes:
+        """Canonical argument bytes: coerced to the declared types, defaults filled in, and what the run fills in.
 
         They are a fixed point: the function gets them through the same validators once more, and must get what the log
         says.
@@ -170,15 +214,22 @@ class Parameters:
         Raises:
             InvalidArguments: if the text is not a JSON object or does not fit, or if the validators change what they
                 have made of it themselves.
+            NotInjected: if what the run fills in is missing, or does not fit.
         """
         from pydantic import ValidationError
 
         value, data = object_args(text)
+        if self._injected:
+            value = self._filled(value, injected)
+            data = canonical_value(value)
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
             final = _stored_form(model)
         except ValidationError as error:
             issues = _issues(error, value)
+            for one in issues:
+                if (field := one.path[1:].partition("/")[0]) in self._injected:
+                    raise NotInjected(self._name, field, one.message) from None
             raise InvalidArguments(described(self._name, issues), issues) from None
         except (NotCanonical, RecursionError) as error:
             issue = Issue("", str(error), "json")
@@ -190,6 +241,16 @@ class Parameters:
         if not stable:
             raise _unstable(self._name)
         return final
+
+    def _filled(self, written: dict[str, object], injected: Mapping[str, object]) -> dict[str, object]:
+        """What a model wrote under a name that is not its to fill never counts."""
+        filled = {name: value for name, value in written.items() if name not in self._injected}
+        for name, optional in self._injected.items():
+            if name in injected:
+                filled[name] = injected[name]
+            elif not optional:
+                raise NotInjected(self._name, name)
+        return filled
 
     def keywords(self, args: bytes) -> dict[str, Any]:
         """The keyword arguments of `args`, as Python objects of the declared types.

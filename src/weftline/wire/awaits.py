@@ -44,6 +44,8 @@ class OpenAwait(Struct, rename="camel"):
     """Of a call in doubt."""
     called_at: _Time | UnsetType = UNSET
     """And when it was begun."""
+    approvers: tuple[str, ...] | UnsetType = UNSET
+    """Who may decide; left out if anybody may."""
     error_code: str | UnsetType = UNSET
     """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
 

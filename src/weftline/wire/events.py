@@ -153,6 +153,8 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
         payload["calledAt"] = iso(asked.called_at)
     if head.timeout_us is not None:
         payload["timeoutMs"] = head.timeout_us // 1000
+    if asked.approvers:
+        payload["approvers"] = asked.approvers
     if asked.clarification is not None:
         payload["clarification"] = shown_clarification(asked.clarification)
     return "await_opened", encode(payload)
@@ -405,6 +407,8 @@ def _terminal(head: RunEnded, body: bytes) -> tuple[str, bytes]:
         payload["terminationReason"] = head.reason
     if head.cost_nusd is not None:
         payload["costUsd"] = head.cost_nusd / 1_000_000_000
+    if content.labels:
+        payload["labels"] = content.labels
     used = usage_triple(head.usage, head.turns, head.model, attempts=head.attempts, estimated=head.estimated)
     return event, encode(payload)[:-1] + b"," + encode(used)[1:]
 

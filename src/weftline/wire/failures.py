@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, ValidationError, convert
 from msgspec.json import encode
-from msgspec.structs import asdict
+from msgspec.structs import asdict, fields
 
 from weftline.errors import Issue, invalid
 from weftline.failure import (
@@ -23,6 +23,7 @@ from weftline.kernel.entries import CallClosed
 from weftline.outcome import telemetry_of
 from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
 from weftline.wire.limits import MAX_FAILURE_BYTES
+from weftline.wire.unknown_fields import Shape
 
 
 class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -37,6 +38,22 @@ class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
         if recovery is None and self.kind is not None and self.kind not in CORRECTABLE:
             recovery = recovery_by(self.kind)
         return Failure(text, self.kind, recovery, None if self.hint is None else self.hint.hint)
+
+
+class _ExactHint(WireHint, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class ExactFailure(SentFailure, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The same, without any field besides."""
+
+    hint: _ExactHint | None = None
+
+
+FAILURE_SHAPE = Shape(
+    frozenset([field.encode_name for field in fields(SentFailure)]),
+    {"hint": Shape(frozenset([field.encode_name for field in fields(WireHint)]))},
+)
 
 
 def failure_fault(value: object) -> Issue | None:

@@ -222,6 +222,8 @@ class _Spec(Struct, rename="camel"):
     stop_sequences: tuple[str, ...] | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    turn_id: str | None = None
 
 
 _decode_spec = json.Decoder(_Spec).decode
@@ -248,6 +250,8 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         limits=with_awaits(_limits(sent, tools), sent.awaits, sent.on_deploy),
         metadata=sent.metadata or {},
         requested_by=requested_by,
+        labels=sent.labels or {},
+        turn_id=sent.turn_id or "",
     )
 
 

@@ -17,7 +17,7 @@ from weftline.messages import Blob
 from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
-from weftline.wire.failures import SentFailure, failure_fault, require_failure
+from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_fault, require_failure
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
     DEFAULT_RUN_NAME,
@@ -69,7 +69,7 @@ def parse_session(body: bytes) -> SessionBody:
 
 
 def _require_no_input(fields: dict[str, Any]) -> None:
-    given = [key for key in ("prompt", "messages", "attachments") if fields.get(key) is not None]
+    given = [key for key in ("prompt", "messages", "attachments", "turnId") if fields.get(key) is not None]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
 
@@ -115,8 +115,10 @@ class _AnyToolResult(Struct, rename="camel"):
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
     """The same; to tell in one go that a result has no field besides, which nearly none has."""
 
+    failure: ExactFailure | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
-_TOOL_RESULT = Shape(frozenset(field.encode_name for field in fields_of(ToolResult)))
+
+_TOOL_RESULT = Shape(frozenset(field.encode_name for field in fields_of(ToolResult)), {"failure": FAILURE_SHAPE})
 _exact_tool_result = json.Decoder(_ExactToolResult)
 _tool_result = json.Decoder(ToolResult)
 _any_tool_result = json.Decoder(_AnyToolResult)
@@ -181,7 +183,10 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
 
 
 def _unknown_in_result(fields: dict[str, Raw]) -> tuple[UnknownField, ...]:
-    return unknown_fields({name: True for name, value in fields.items() if value != NULL}, _TOOL_RESULT)
+    sent: dict[str, object] = {name: True for name, value in fields.items() if value != NULL}
+    if "failure" in sent:
+        sent["failure"] = json.decode(fields["failure"])
+    return unknown_fields(sent, _TOOL_RESULT)
 
 
 def _fits(text: str, max_bytes: int) -> bool:

@@ -209,6 +209,7 @@ class RunView(Struct, frozen=True):
     session_id: str | None = None
     name: str = DEFAULT_RUN_NAME
     metadata: dict[str, str] = {}
+    labels: dict[str, str] = {}
     started_us: int | None = None
     finished_us: int | None = None
     final_text: str | None = None
@@ -275,6 +276,8 @@ class Run(RunSummary, rename="camel", kw_only=True):
     """What it, and the runs below it, ask people at the moment: the first 50."""
     forked_from: ForkedFrom | None
     """Of a fork: its origin, and the first turn that is its own, as the origin counts."""
+    labels: dict[str, str]
+    """Those that it began with."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -295,6 +298,7 @@ def snapshot(run: RunView, *, receipt: CancelReceipt | None = None, awaits: Sequ
         cancel_receipt=receipt,
         awaits=awaits,
         forked_from=run.forked_from,
+        labels=run.labels,
     )
     return _encode(whole)
 

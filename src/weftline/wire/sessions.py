@@ -11,13 +11,13 @@ from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
 from weftline.wire.tightening import WITHIN, tightened
 
-INPUT = frozenset({"prompt", "messages", "attachments"})
+INPUT = frozenset({"prompt", "messages", "attachments", "turnId"})
 SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
 OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
 SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})
 """Fixed when the session is created; a message cannot change them."""
 
-_decode_metadata = json.Decoder(dict[str, str]).decode
+_decode_words = json.Decoder(dict[str, str]).decode
 
 
 def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
@@ -35,7 +35,10 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
                 merged[key] = value
         elif key == "metadata":
             if message.metadata:
-                merged[key] = _merged_metadata(merged.get(key, NULL), message.metadata)
+                merged[key] = _merged_words(key, merged.get(key, NULL), message.metadata)
+        elif key == "labels":
+            if value != NULL:
+                merged[key] = _merged_words(key, merged.get(key, NULL), _decode_words(value))
         elif key in WITHIN:
             if value != NULL:
                 merged[key] = tightened(key, value, merged.get(key, NULL))
@@ -44,15 +47,16 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
     return encode(merged)
 
 
-def _merged_metadata(session: Raw, message: dict[str, str]) -> Raw:
-    merged = message if session == NULL else {**_decode_metadata(session), **message}
+def _merged_words(name: str, session: Raw, message: dict[str, str]) -> Raw:
+    merged = message if session == NULL else {**_decode_words(session), **message}
     encoded = encode(merged)
-    if len(merged) > MAX_METADATA_ENTRIES:
-        raise _over(f"has {len(merged)} entries together with the session's; at most {MAX_METADATA_ENTRIES} are kept")
+    entries = len(merged)
+    if entries > MAX_METADATA_ENTRIES:
+        raise _over(name, f"has {entries} entries together with the session's; at most {MAX_METADATA_ENTRIES} are kept")
     if len(encoded) > MAX_METADATA_BYTES:
-        raise _over(f"has more than {MAX_METADATA_BYTES} bytes as JSON together with the session's")
+        raise _over(name, f"has more than {MAX_METADATA_BYTES} bytes as JSON together with the session's")
     return Raw(encoded)
 
 
-def _over(message: str) -> InvalidRequest:
-    return InvalidRequest(f"metadata: {message}", issues=[{"path": "metadata", "message": message}])
+def _over(name: str, message: str) -> InvalidRequest:
+    return InvalidRequest(f"{name}: {message}", issues=[{"path": name, "message": message}])

@@ -48,6 +48,7 @@ def run_view(
     in_doubt: Sequence[CallName],
 ) -> RunView:
     """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
+    outline = _outline(created)
     run = RunView(
         id=run_id,
         status=_status(row.status),
@@ -56,10 +57,11 @@ def run_view(
         session_id=session_id,
         name=row.name,
         metadata=_decode_metadata(row.metadata),
+        labels=outline.labels,
         started_us=row.started_at,
         finished_us=row.ended_at,
         in_doubt=in_doubt,
-        outline=_outline(created),
+        outline=outline,
         forked_from=_origin(created),
     )
     return run if ended is None else _ended(run, *ended)

@@ -28,7 +28,9 @@ def send(**message: Any) -> None:
 
 
 def tool(name: str) -> dict[str, Any]:
-    hints = {"look": {"readOnlyHint": True}, "put": {"idempotentHint": True}}.get(name, {})
+    hints = {"look": {"readOnlyHint": True}, "wonder": {"readOnlyHint": True}, "put": {"idempotentHint": True}}.get(
+        name, {}
+    )
     schema = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
     return {"name": name, "description": f"Does {name}.", "inputSchema": schema, "annotations": hints}
 
@@ -45,15 +47,16 @@ def call(number: object, name: str, args: dict[str, Any]) -> None:
             content = [{"type": "text", "text": f"the token is {os.environ.get('API_TOKEN')}"}]
         case "pid":
             content = [{"type": "text", "text": str(os.getpid())}]
-        case "ask":
-            ASKED["ask"] = number
-            form = {"type": "object", "properties": {"name": {"type": "string"}}}
-            send(id="q1", method="elicitation/create", params={"message": "Who are you?", "requestedSchema": form})
+        case "ask" | "wonder":
+            ASKED[f"q{number}"] = number
+            form = json.loads(os.environ.get("FORM", '{"type": "object", "properties": {"name": {"type": "string"}}}'))
+            params = {"message": "Who are you?", "requestedSchema": form}
+            send(id=f"q{number}", method="elicitation/create", params=params)
             return
         case "think":
-            ASKED["think"] = number
+            ASKED[f"q{number}"] = number
             said = {"role": "user", "content": {"type": "text", "text": "Why?"}}
-            send(id="q2", method="sampling/createMessage", params={"messages": [said], "maxTokens": 10})
+            send(id=f"q{number}", method="sampling/createMessage", params={"messages": [said], "maxTokens": 10})
             return
         case _:
             content = [{"type": "text", "text": f"{name}: {args.get('what')}"}]
@@ -61,7 +64,7 @@ def call(number: object, name: str, args: dict[str, Any]) -> None:
 
 
 def answered(message: dict[str, Any]) -> None:
-    number = ASKED.pop({"q1": "ask", "q2": "think"}[message["id"]])
+    number = ASKED.pop(message["id"])
     text = json.dumps(message.get("result") or message.get("error"), sort_keys=True)
     send(id=number, result={"content": [{"type": "text", "text": text}]})
 
@@ -91,7 +94,7 @@ def serve() -> None:
                     result={"protocolVersion": "2025-06-18", "capabilities": able, "serverInfo": about},
                 )
             case "tools/list":
-                names = os.environ.get("TOOLS", "look put once picture secret pid ask think").split()
+                names = os.environ.get("TOOLS", "look put once picture secret pid ask wonder think").split()
                 send(id=number, result={"tools": [tool(name) for name in names]})
             case "tools/call":
                 note(f"key {message['params'].get('_meta', {}).get('weftline/idempotency-key')}")

@@ -46,7 +46,7 @@ async def test_each_server_tells_how_its_start_went_and_a_failed_one_does_not_fa
     assert [one.name for one in told["small"]] == ["mcp_bootstrap_start", "mcp_connect", "mcp_bootstrap_end"]
     assert [one.name for one in told["nowhere"]] == ["mcp_bootstrap_start", "mcp_error", "mcp_bootstrap_end"]
     good, bad = told["small"][-1], told["nowhere"][-1]
-    assert good.ok and good.tool_count == 8 and good.error is None and good.duration_ms >= 0
+    assert good.ok and good.tool_count == 9 and good.error is None and good.duration_ms >= 0
     assert not bad.ok and bad.tool_count == 0 and "no-such-program" in str(bad.error)
     assert "nowhere is unavailable" in result.calls[0].result
     assert result.calls[1].result == "look: here"

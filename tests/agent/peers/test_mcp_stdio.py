@@ -198,8 +198,8 @@ async def test_a_server_gets_nothing_of_the_environment_but_what_it_is_given(
     assert result.calls[0].result == "the token is None"
 
 
-async def test_questions_are_declined_with_a_note_and_no_model_is_offered(tmp_path: Path) -> None:
-    small = Small(tmp_path)
+async def test_questions_are_declined_with_a_note_if_one_says_so_and_no_model_is_offered(tmp_path: Path) -> None:
+    small = Small(tmp_path, on_elicit="decline")
     scripted = model(calls("small__ask", what=""), calls("small__think", what=""))
     async with Engine() as engine:
         result = await Agent(scripted, tools=[small.tools]).run("Go.", engine=engine)

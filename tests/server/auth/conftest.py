@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
+from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 from weftline.workspace.client_documents import ReadDocument
 
@@ -31,6 +32,7 @@ SCRIPTS: dict[str, Any] = {
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
     "hello": {"turns": [{"text": "hello"}]},
     "ask": {"turns": [{"tool_calls": [{"name": "ask_user", "args": {"question": "Why?"}}]}, {"text": "done"}]},
+    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "{{tool_results.0}}"}]},
     "lookup": {"turns": [{"tool_calls": [{"name": "lookup", "args": {}}]}, {"text": "done"}]},
 }
 
@@ -59,19 +61,25 @@ def read_document() -> ReadDocument | None:
 
 
 @pytest.fixture
+def tools() -> Mapping[str, Tool]:
+    return builtin_tools()
+
+
+@pytest.fixture
 async def world(
     tmp_path: Path,
     empty_store: Path,
     options: ServerOptions,
     limits: WorkspaceLimits,
     read_document: ReadDocument | None,
+    tools: Mapping[str, Tool],
 ) -> AsyncGenerator[World]:
     clock, transport = Clock(), AiohttpTransport()
     models = Config().catalog(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
     store = open_store(shutil.copytree(empty_store, tmp_path / "store"))
-    async with Engine(store, models=models, tools=builtin_tools(), clock=clock, limits=limits) as engine:
+    async with Engine(store, models=models, tools=tools, clock=clock, limits=limits) as engine:
         catalogs = WorkspaceCatalogs(models)
         app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
         yield World(app, store, clock)

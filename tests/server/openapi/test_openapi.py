@@ -34,7 +34,7 @@ from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
 from weftline.server.schemas.agents import AgentModel
 from weftline.server.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
-from weftline.server.schemas.budgets import BudgetModel
+from weftline.server.schemas.budgets import BudgetLimitsModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
@@ -95,7 +95,7 @@ BODIES: dict[Any, Json] = {
     WebhookChange: {"enabled": True},
     ScheduleModel: {"name": "Another", "at": "2100-01-01T00:00:00Z", "spec": {**MODEL, "prompt": "hi"}},
     ScheduleChangesModel: {"name": "Renamed", "timezone": "Europe/Berlin"},
-    BudgetModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
+    BudgetLimitsModel: {"level": "workspace", "limits": [{"unit": "tokens", "limit": 1_000_000_000, "period": "day"}]},
     NewKey: {"name": "another"},
     ToolModel: {"name": "another", "url": "http://127.0.0.1:9/"},
     ToolChangesModel: {"description": "Looks a word up."},
@@ -244,6 +244,14 @@ def test_what_a_create_returns_has_one_type(page: Json) -> None:
             assert described == [str(route.status)], route.path
 
 
+def test_every_schema_has_a_name_of_its_own(page: Json) -> None:
+    """Generators name classes by title. Of two with one title they make one, and leave out what needs the other."""
+    schemas = page["components"]["schemas"]
+    titles = [one.get("title", name) for name, one in schemas.items()]
+    assert len(titles) == len(set(titles))
+    assert not [name for name in schemas if "__" in name]
+
+
 def test_no_field_has_a_default(page: Json) -> None:
     """Generators take a field with a default for one that is always there, also in what a client sends."""
     found = [path for path, _ in everything(page["components"]) if path[-1] == "default" and path[-2] != "properties"]
@@ -257,7 +265,7 @@ def test_a_field_that_is_always_true_is_a_boolean(page: Json) -> None:
 
 def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
     run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
-    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan"}
+    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId"}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:

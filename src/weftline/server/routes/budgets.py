@@ -12,7 +12,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH as RUNS
 from weftline.server.routes.runs import locate_run
-from weftline.server.schemas.budgets import BudgetModel, Budgets, BudgetUse, budget_json, parse_budget
+from weftline.server.schemas.budgets import BudgetLimitsModel, Budgets, BudgetUse, budget_json, parse_budget
 from weftline.workspace import budgets
 
 _BASE = "/api/v1/workspaces/{slug}/budgets"
@@ -56,7 +56,7 @@ ROUTES = (
         change,
         scopes=("budgets:write",),
         summary="Set the limits of a workspace, an agent, a session or a run",
-        body=BudgetModel,
+        body=BudgetLimitsModel,
         warns=True,
         returns=BudgetUse,
     ),

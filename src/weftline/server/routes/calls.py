@@ -1,4 +1,4 @@
-"""The calls of runs: all of one, and those in doubt of a workspace."""
+"""The calls of runs: all of one, what people allowed it to do, and those in doubt of a workspace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
-from weftline.server.views import call_views
+from weftline.server.views import call_views, grant_views
 from weftline.wire.calls import CallPage
+from weftline.wire.grants import GrantList
 
 _STATES = ("in_doubt",)
 
@@ -27,6 +28,11 @@ async def of_run(app: App, request: Request, principal: Principal) -> Response:
     page = calls[first : first + limit]
     more = cursor_of(first + limit) if first + limit < len(calls) else None
     return Response(encode(CallPage(call_views(page), more)))
+
+
+async def grants(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_run(app, request, principal)
+    return Response(encode(GrantList(grant_views(await app.engine.grants(row)))))
 
 
 async def in_doubt(app: App, request: Request, principal: Principal) -> Response:
@@ -48,6 +54,15 @@ ROUTES = (
         summary="List the calls of a run",
         query=(LIMIT, CURSOR),
         returns=CallPage,
+    ),
+    Route(
+        "GET",
+        f"{PATH}/{{runId}}/grants",
+        grants,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="List what people allowed a run to do",
+        returns=GrantList,
     ),
     Route(
         "GET",

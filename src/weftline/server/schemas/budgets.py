@@ -32,7 +32,7 @@ class LimitModel(Part):
     onExceeded: OnExceeded = "final_turn"
 
 
-class BudgetModel(Part):
+class BudgetLimitsModel(Part):
     """The body that sets the limits of a workspace, an agent, a session, or a run that has a budget."""
 
     level: Literal["workspace", "agent", "thread", "run"]
@@ -74,9 +74,9 @@ def parse_budget(body: bytes) -> SentBudget:
     """Raises `InvalidRequest`."""
     fields = decode_object(body)
     try:
-        sent = BudgetModel.model_validate(fields)
+        sent = BudgetLimitsModel.model_validate(fields)
     except ValidationError as error:
-        raise refused(error, BudgetModel, fields) from None
+        raise refused(error, BudgetLimitsModel, fields) from None
     issues = [
         Issue(f"limits.{place}.limit", issue)
         for place, one in enumerate(sent.limits)
@@ -87,7 +87,7 @@ def parse_budget(body: bytes) -> SentBudget:
     if issues:
         raise invalid(issues)
     limits = [Limit(one.unit, smallest(one.unit, one.limit), one.period, one.onExceeded) for one in sent.limits]
-    return SentBudget(sent.level, sent.id, limits, list(unknown_fields(fields, shape_of(BudgetModel))))
+    return SentBudget(sent.level, sent.id, limits, list(unknown_fields(fields, shape_of(BudgetLimitsModel))))
 
 
 def budget_json(budget: Budget, warnings: Warnings = UNSET) -> BudgetUse:

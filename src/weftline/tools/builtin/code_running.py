@@ -91,10 +91,12 @@ def _with_default(source: str) -> str:
 
 
 def told(result: CodeResult, calls: list[str]) -> ToolOutput:
-    """What the model reads. `calls` are those that the code made, with what became of each."""
+    """What the model reads. `calls` are those that the code made, with what became of each; if it succeeded, those
+    that failed when it had ended.
+    """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code_result(_shown(result.result), logs))
+        return ToolOutput.of(prompts.code_result(_shown(result.result), logs, calls))
     return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 

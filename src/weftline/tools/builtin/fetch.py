@@ -1,17 +1,24 @@
-"""Reading a page of the web."""
+"""Reading a page of the web.
+
+agent = Agent("openai:gpt-5", tools=[fetch()])
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
+from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
-from weftline.tools.base import ToolContext, ToolFailed
+from weftline.tools.base import Tool, ToolContext, ToolFailed
 from weftline.tools.function import FunctionTool, tool
 
 logger = logging.getLogger(__name__)
@@ -21,6 +28,7 @@ MAX_CHARS = 50_000
 TIMEOUT_S = 20.0
 REDIRECTS = 5
 _JOB = "weftline.tools.builtin.page:page_job"
+_REMEDY = "The program can allow it with fetch(hosts=[…]) or fetch(private=True)."
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXTUAL = ("application/json", "application/xml", "application/javascript", "application/yaml", "application/toml")
 _HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/json;q=0.9,*/*;q=0.5"}
@@ -52,6 +60,37 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
         return prompts.fetch_more(part, left, start=start + len(part)) if left > 0 else part
 
     return fetch
+
+
+class Fetch:
+    """The set of tools that is the tool `fetch`: it has connections while it is open."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Dialer]] = WeakKeyDictionary()
+
+    async def open(self) -> Sequence[Tool]:
+        dialer = Dialer(self._egress)
+        self._open.setdefault(asyncio.get_running_loop(), []).append(dialer)
+        return (fetch_tool(dialer),)
+
+    async def close(self) -> None:
+        dialers = self._open.get(asyncio.get_running_loop())
+        if dialers:
+            await dialers.pop(0).aclose()
+
+
+def fetch(*, private: bool = False, hosts: Sequence[str] = ()) -> Fetch:
+    """The tool `fetch`, with which a model reads pages of the public web as text.
+
+    Args:
+        private: Whether it reads this machine and private networks, too, but not where clouds hand out credentials.
+        hosts: Names of hosts that it reads wherever they are.
+    """
+    if isinstance(hosts, str):
+        raise TypeError(f"hosts is a list of names, such as hosts=[{hosts!r}]")
+    named = frozenset([one.lower().rstrip(".") for one in hosts])
+    return Fetch(Egress("private" if private else "public", named, remedy=_REMEDY))
 
 
 async def _page(data: bytes, reply: HttpResponse) -> str:

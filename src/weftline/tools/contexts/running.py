@@ -51,6 +51,8 @@ class Execution:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._timed_out = False
+        self.began = False
+        """Whether the program could be started."""
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -135,6 +137,7 @@ class Execution:
                 told += piece
         process.wait()  # it has closed its end, which it does by ending
         words = dict(line.split(" ", 1) for line in told.decode().splitlines())
+        self.began = "pid" in words
         if "exit" in words:
             return int(words["exit"])
         # Somebody killed the supervisor. What stayed in the command's group can still be reached.

@@ -1,19 +1,32 @@
-"""What MCP servers ask during a call: a person for some values, a model for some text."""
+"""What MCP servers ask during a call: a person for some values, a model for some text.
+
+Over most transports a question does not say which call it belongs to. Those of 2026-07-28 are asked within their call;
+for others it is clear while all calls that are under way are of one run, and nobody is asked otherwise: a person must
+not read what another run is about.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from weftline import prompts
+from weftline.messages import joined_text
+from weftline.redaction import Redactor
+from weftline.tools.base import FurtherCalls, ToolFailed
+from weftline.tools.mcp.forms import Form, ask_further
+
 if TYPE_CHECKING:
-    from mcp.client.session import ClientRequestContext, SamplingFnT
     from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData
 
 logger = logging.getLogger(__name__)
+
+MAX_SAMPLED_CHARS = 200_000
 
 
 class Question(Struct, frozen=True):
@@ -42,14 +55,40 @@ OnElicit: TypeAlias = Callable[[Question], Mapping[str, Any] | Awaitable[Mapping
 OnSample: TypeAlias = Callable[[SampleRequest], str | Awaitable[str]]
 
 
+class Caller(Struct, frozen=True):
+    """A call that is under way, as far as the questions of its server are concerned."""
+
+    run_id: str
+    decline: Callable[[str], object]
+    """Told of a question that nobody is asked."""
+    ask: Callable[[Form], Awaitable[dict[str, Any] | None]] | None = None
+    """Puts a question to the people of its run; None declines."""
+    sample: OnSample | None = None
+    """Asks the model of its run."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("CALLER", default=None)
+
+
+def caller_of(callers: Sequence[Caller]) -> Caller | None:
+    """The one of these calls during which a server asks; None if nobody can tell."""
+    own = CALLER.get()
+    if own is not None and own in callers:
+        return own
+    return callers[0] if callers and len({one.run_id for one in callers}) == 1 else None
+
+
 class Asked(Struct, frozen=True):
     """Who answers what servers ask. Where nobody does, questions are declined, and no model is offered at all."""
 
-    on_elicit: OnElicit | None = None
-    on_sample: OnSample | None = None
+    on_elicit: OnElicit | Literal["ask"] | None = None
+    on_sample: OnSample | Literal["model"] | None = None
 
-    async def values(self, params: ElicitRequestParams) -> dict[str, Any] | None:
+    async def values(self, params: ElicitRequestParams, caller: Caller | None) -> dict[str, Any] | None:
         """The answer to a question; None if it is declined."""
+        if self.on_elicit == "ask":
+            ask = None if caller is None else caller.ask
+            return None if ask is None else await ask(Form.of(params))
         schema = getattr(params, "requested_schema", None)
         if self.on_elicit is None or schema is None:
             return None
@@ -61,20 +100,17 @@ class Asked(Struct, frozen=True):
             return None
         return None if answer is None else dict(answer)
 
-    @property
-    def sampling(self) -> SamplingFnT | None:
-        return None if self.on_sample is None else self._sample
-
-    async def _sample(
-        self, context: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | ErrorData:
+    async def text(self, params: CreateMessageRequestParams, caller: Caller | None) -> CreateMessageResult | ErrorData:
+        """What a model says to a request."""
         from mcp.types import INTERNAL_ERROR, CreateMessageResult, ErrorData, TextContent
 
-        assert self.on_sample is not None
+        on_sample = (None if caller is None else caller.sample) if self.on_sample == "model" else self.on_sample
+        if on_sample is None:
+            return ErrorData(code=INTERNAL_ERROR, message="There is no model for this request.")
         messages = tuple([SampleMessage(one.role, _text(one.content)) for one in params.messages])
         request = SampleRequest(messages, params.system_prompt, params.max_tokens, params.temperature)
         try:
-            given = self.on_sample(request)
+            given = on_sample(request)
             text = await given if isawaitable(given) else given
         except Exception:
             logger.exception("on_sample failed")
@@ -82,6 +118,17 @@ class Asked(Struct, frozen=True):
         return CreateMessageResult(
             role="assistant", content=TextContent(type="text", text=text), model="given", stop_reason="endTurn"
         )
+
+
+async def ask_model(request: SampleRequest, *, further: FurtherCalls, tool: str, redactor: Redactor) -> str:
+    """What the run's own model says. Raises `ToolFailed` if it cannot be asked."""
+    said = prompts.sampled_messages([(one.role, one.text) for one in request.messages])
+    system = prompts.sampled_system(request.system or "", request.max_tokens)
+    args = {"task": redactor.text(said[:MAX_SAMPLED_CHARS]), "system": redactor.text(system[:MAX_SAMPLED_CHARS])}
+    answer = await ask_further(further, tool, args)
+    if answer is None or answer.is_error:
+        raise ToolFailed("" if answer is None else joined_text(answer.parts))
+    return joined_text(answer.parts)
 
 
 def _text(content: Any) -> str:

@@ -20,14 +20,20 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
-from weftline.tools.mcp.asking import Asked
+from weftline.tools.mcp.asking import Asked, Caller, caller_of
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client.client import ConnectMode
     from mcp.client.session import ClientRequestContext
-    from mcp.types import ElicitRequestParams, ElicitResult
+    from mcp.types import (
+        CreateMessageRequestParams,
+        CreateMessageResult,
+        ElicitRequestParams,
+        ElicitResult,
+        ErrorData,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -183,8 +189,8 @@ class Connection:
         self.mode: ConnectMode = mode
         self._may_change = may_change
         self.credential: Credential | None = None
-        self.questions: list[Callable[[str], object]] = []
-        """Called with the server's questions to a person, for each call in progress."""
+        self.callers: list[Caller] = []
+        """The calls that are under way."""
         self._credentials = credentials
         self._asked = asked
         self.users = 0
@@ -267,7 +273,7 @@ class Connection:
                 transport,
                 mode=self.mode,
                 elicitation_callback=self._elicited,
-                sampling_callback=self._asked.sampling,
+                sampling_callback=None if self._asked.on_sample is None else self._sampled,
                 client_info=Implementation(name="weftline", version=__version__),
                 cache=None,
             ) as client:
@@ -296,15 +302,23 @@ class Connection:
             self._closing.set()
 
     async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """The answer to the server's question to a person; most runs have nobody to ask."""
+        """The answer to the server's question to a person."""
         from mcp.types import ElicitResult
 
-        values = await self._asked.values(params)
+        caller = caller_of(self.callers)
+        values = await self._asked.values(params, caller)
         if values is not None:
-            return ElicitResult(action="accept", content=values)
-        for report in self.questions:
-            report(params.message)
+            return ElicitResult(action="accept", content=values or None)
+        if caller is None or caller.ask is None:
+            for one in self.callers:
+                one.decline(params.message)
         return ElicitResult(action="decline")
+
+    async def _sampled(
+        self, context: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        """The answer to the server's request for a model."""
+        return await self._asked.text(params, caller_of(self.callers))
 
 
 def _is_authorized(address: McpAddress) -> bool:

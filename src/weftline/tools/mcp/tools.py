@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -22,6 +23,8 @@ from weftline.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace
+from weftline.tools.mcp.asking import CALLER, Caller, ask_model
+from weftline.tools.mcp.forms import put_to_people
 from weftline.tools.mcp.pool import Connection, McpMissing, McpPool
 from weftline.tools.remote import RemoteTool, UnavailableTool, redacted_apart
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA, object_root
@@ -73,6 +76,10 @@ class McpTool(RemoteTool):
 
     server = ""
     """The name of the server, if it is one that an agent was given."""
+    question = ""
+    """The tool that puts the server's questions to people; empty if nobody is asked."""
+    model = ""
+    """The tool that asks the run's model for the server; empty if it may not."""
 
     def __init__(self, name: str, entry: McpEntry, *, pool: McpPool, address: McpPlace) -> None:
         super().__init__(ToolSpec(name, entry.description, entry.parameters), redactor=address.redactor)
@@ -82,6 +89,11 @@ class McpTool(RemoteTool):
         self.upstream = entry.name
         self._pool = pool
         self._address = address
+
+    @property
+    def host(self) -> bool:
+        """Whether its calls may ask for further ones: the server's questions and requests are such."""
+        return bool(self.question or self.model)
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
         from mcp import MCPError
@@ -127,11 +139,20 @@ class McpTool(RemoteTool):
             text = redactor.text((message or "")[:_MAX_MESSAGE_CHARS])
             context.on_progress(ToolProgress(progress, total, text))
 
-        def on_question(question: str) -> None:
+        def decline(question: str) -> None:
             if len(asked) < _MAX_QUESTIONS:
                 asked.append(redactor.text(question[:_MAX_MESSAGE_CHARS])[:_MAX_QUESTION])
 
-        connection.questions.append(on_question)
+        further = context.further
+        ask = None
+        if further is not None and self.question:
+            ask = partial(put_to_people, further=further, tool=self.question, redactor=redactor)
+        sample = None
+        if further is not None and self.model:
+            sample = partial(ask_model, further=further, tool=self.model, redactor=redactor)
+        caller = Caller(context.run_id, decline, ask, sample)
+        connection.callers.append(caller)
+        within = CALLER.set(caller)
         try:
             return await connection.client.call_tool(
                 self.upstream,
@@ -140,7 +161,8 @@ class McpTool(RemoteTool):
                 meta=cast("RequestParamsMeta", {KEY: context.idempotency_key}),
             )
         finally:
-            connection.questions.remove(on_question)
+            CALLER.reset(within)
+            connection.callers.remove(caller)
 
     async def _checked(self, result: CallToolResult) -> ToolOutput:
         """The result, if it matches the server's own output schema."""

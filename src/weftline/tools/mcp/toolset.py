@@ -19,6 +19,7 @@ from weftline.net.egress import Egress
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.mcp.address import REVISIONS, TRANSPORTS, McpAddress, McpCommand, McpPlace, Revision, Transport
 from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
+from weftline.tools.mcp.forms import ServerQuestion
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
 from weftline.tools.naming import name_of_command, name_of_url
@@ -62,8 +63,8 @@ def mcp(
     only: Sequence[str] | None = None,
     timeout_s: float | None = None,
     connect_s: float | None = None,
-    on_elicit: OnElicit | None = None,
-    on_sample: OnSample | None = None,
+    on_elicit: OnElicit | Literal["ask", "decline"] = "ask",
+    on_sample: OnSample | Literal["model"] | None = None,
 ) -> McpServer:
     """The tools of an MCP server, as `<name>__<tool>`. Needs the extra `mcp`.
 
@@ -85,10 +86,16 @@ def mcp(
         only: The names of the tools to offer, as the server calls them; all when left out.
         timeout_s: For one call.
         connect_s: For connecting and listing the tools; 10 s for a URL, 60 s for a command.
-        on_elicit: Answers the server's questions to a person; without it they are declined.
-        on_sample: Answers the server's requests for a model; without it the server is told that there is none.
+        on_elicit: Answers the server's questions to a person. As it is, the people of the run are asked, like by
+            `ask_user`; with "decline" nobody is.
+        on_sample: Answers the server's requests for a model; with "model" the run's own does, in a run below it.
+            Without it the server is told that there is none.
     """
     place: McpPlace
+    if isinstance(on_elicit, str) and on_elicit not in ("ask", "decline"):
+        raise ValueError(f"on_elicit must be 'ask', 'decline' or a function, not {on_elicit!r}")
+    if isinstance(on_sample, str) and on_sample != "model":
+        raise ValueError(f"on_sample must be 'model' or a function, not {on_sample!r}")
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be {' or '.join(map(repr, TRANSPORTS))}, not {transport!r}")
     if revision is not None and revision not in REVISIONS:
@@ -122,7 +129,7 @@ def mcp(
         timeout_s=timeout_s,
         connect_s=connect_s or (START_S if isinstance(place, McpCommand) else CONNECT_S),
         revision=revision,
-        asked=Asked(on_elicit, on_sample),
+        asked=Asked(None if on_elicit == "decline" else on_elicit, on_sample),
     )
 
 
@@ -178,6 +185,11 @@ class McpServer:
         self._asked = asked
         self._connected: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connected] = WeakKeyDictionary()
 
+    @property
+    def samples(self) -> bool:
+        """Whether the server may ask the model of a run that calls it."""
+        return self._asked.on_sample == "model"
+
     def __repr__(self) -> str:
         return f"<mcp {self.name!r} {self._place.shown}>"
 
@@ -191,9 +203,12 @@ class McpServer:
             await self.close()
             raise
         tools = named_tools(self.name, entries, pool=connected.pool, place=self._place, only=self._only)
+        asks = self._asked.on_elicit == "ask"
+        question = ServerQuestion(self.name, taken=[one.name for one in tools])
         for one in tools:
             one.server, one.timeout_s = self.name, self._timeout_s
-        return tools
+            one.question = question.spec.name if asks else ""
+        return [*tools, question] if asks else tools
 
     def stand_in(self, error: Exception) -> Sequence[Tool]:
         reason = self._place.redactor.text(str(error) or type(error).__name__)

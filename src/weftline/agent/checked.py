@@ -1,0 +1,127 @@
+"""What callers give, checked where they give it.
+
+A value of the wrong type that is found later fails far from the mistake, or is stored, and nobody can read the run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from reprlib import Repr
+from typing import Any, Final, cast
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
+def expect(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
+    """Raises `TypeError` for what is of none of these types. `like` says what it should be."""
+    if not isinstance(given, kinds):
+        raise TypeError(f"{name} must be {like}, not {_REPR.repr(given)}")
+
+
+def number(
+    name: str, given: object, *, least: float = 0, above: bool = False, most: float | None = None, whole: bool = False
+) -> None:
+    """Raises `TypeError` for what is not a number, `ValueError` for one that is too small or too large.
+
+    `above`: it must be more than `least`.
+    """
+    kinds = int if whole else (int, float)
+    if isinstance(given, bool) or not isinstance(given, kinds):
+        raise TypeError(f"{name} must be {'an integer' if whole else 'a number'}, not {_REPR.repr(given)}")
+    if most is not None and not least <= given <= most:
+        raise ValueError(f"{name} must be from {least:g} to {most:g}, not {given}")
+    if above and not given > least:
+        raise ValueError(f"{name} must be above {least:g}, not {given}")
+    if given < least:
+        raise ValueError(f"{name} must not be negative, not {given}")
+    if not isfinite(given):
+        raise ValueError(f"{name} must be a finite number, not {given}")
+
+
+def choice(name: str, given: object, among: Iterable[str]) -> None:
+    """Raises `ValueError` for what is not one of these words."""
+    words = tuple(among)
+    if not (isinstance(given, str) and given in words):
+        raise ValueError(f"{name} is one of {', '.join(words)}, not {_REPR.repr(given)}")
+
+
+def flag(name: str, given: object) -> None:
+    if not isinstance(given, bool):
+        raise ValueError(f"{name} is True or False, not {_REPR.repr(given)}")
+
+
+def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:
+    """Several texts. One alone would be taken letter by letter, so it is refused."""
+    like = f"a list of texts, such as {such_as}"
+    if isinstance(given, str):
+        raise TypeError(f"{name} must be {like}, not a text alone: {_REPR.repr(given)}")
+    expect(name, given, Sequence, like)
+    for one in cast("Sequence[object]", given):
+        expect(f"each of {name}", one, str, "a text")
+        if not one:
+            raise ValueError(f"{name} must not contain an empty text")
+    return tuple(cast("Sequence[str]", given))
+
+
+def model(name: str, given: object) -> None:
+    """An id, or an object that answers. A class in its place is a slip that would fail in the middle of a run."""
+    if given is None or isinstance(given, str):
+        return
+    answers = hasattr(given, "stream") or hasattr(given, "generate")
+    if isinstance(given, type) or not answers:
+        raise TypeError(f"{name} must be a name such as 'openai:gpt-5', or a provider, not {_REPR.repr(given)}")
+
+
+def instructions(given: object) -> None:
+    if given is not None and not isinstance(given, str) and not callable(given):
+        raise TypeError(f"instructions must be a text, or a function that returns one, not {_REPR.repr(given)}")
+
+
+def deps(given: object) -> None:
+    """A type, or a factory. What a factory returns is seen only when it is called; some can be told before."""
+    if given is None or isinstance(given, type):
+        return
+    if not callable(given):
+        raise TypeError(
+            "deps must be a type, whose value is given with each run (run(…, deps=…)), or a factory,"
+            f" not {_REPR.repr(given)}"
+        )
+    factory = cast("Callable[..., Any]", given)
+    if inspect.isasyncgenfunction(factory):
+        raise TypeError(f"deps: the factory {_name(factory)} needs @asynccontextmanager from contextlib")
+    if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(inspect.unwrap(factory)):
+        raise TypeError(f"deps: the factory {_name(factory)} must be {CONTEXT_MANAGER}")
+
+
+CONTEXT_MANAGER: Final = "an async context manager: an async function that yields, with @asynccontextmanager"
+
+
+def made_deps(given: object) -> None:
+    """Raises `TypeError` for what a factory returned, if it cannot be entered."""
+    if not hasattr(given, "__aenter__"):
+        if inspect.iscoroutine(given):
+            given.close()  # nobody will await it
+        raise TypeError(f"the factory of the deps must be {CONTEXT_MANAGER}. It returned {_REPR.repr(given)}")
+
+
+def metadata(given: object) -> None:
+    like = "texts by name, such as {'customer': '42'}"
+    expect("metadata", given, Mapping, like)
+    for name, value in cast("Mapping[object, object]", given).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"metadata must be {like}, not {_REPR.repr({name: value})}")
+
+
+def listed(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
+    """Raises `TypeError` for what is not a list of these. A text is a list of letters, which nobody means."""
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise TypeError(f"{name} must be a list, not {_REPR.repr(given)}")
+    for one in cast("Sequence[object]", given):
+        expect(f"each of {name}", one, kinds, like)
+
+
+def _name(factory: Callable[..., Any]) -> str:
+    return repr(getattr(factory, "__name__", factory))

@@ -1,0 +1,168 @@
+"""What people allowed a run to do, as its log has it: the exact arguments, who, when, for how long, and its use.
+
+Everything is in the entries, so an exported log tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, Raw, Struct
+
+from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, decode_await
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import (
+    OF_RUN,
+    AwaitClosed,
+    AwaitKind,
+    AwaitOpened,
+    CallAsked,
+    CallGated,
+    CallOpened,
+    CallStarted,
+    Fact,
+    Limits,
+    RunCreated,
+    TurnCompleted,
+    decode_fact,
+)
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.store.base import LogReader, RunRow, Stored
+
+
+class GrantUse(Struct, frozen=True):
+    """A call that began with a grant. `at` is in microseconds."""
+
+    call_id: str
+    at: int
+
+
+class LoggedGrant(Struct, kw_only=True):
+    """One approval of a call. Times are microseconds."""
+
+    run_id: str
+    await_id: str
+    kind: AwaitKind
+    """`confirm`, or `doubt`: a call that a crash cut off was to be carried out again."""
+    call_id: str
+    """The call that was asked about."""
+    name: str
+    args: Raw
+    """Those that it was given for, exactly."""
+    digest: str
+    shown_args: Raw
+    """Those that were asked about: others, if whoever approved them changed something."""
+    shown_digest: str
+    by: str
+    at: int
+    expires_at: int
+    """A call that did not begin by then is asked about again."""
+    remember: Pattern | None = None
+    """Which later calls of the run it covers too, for as long as the run lasts."""
+    labels: dict[str, str] = {}
+    used: list[GrantUse] = []
+    """The calls that began with it: one, none, or more if it covers others."""
+
+    @property
+    def edited(self) -> bool:
+        return self.digest != self.shown_digest
+
+
+async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
+    """Those of a run, in the order in which they were given. Raises `StoreError` (`log_damaged`)."""
+    run_id = ids.run_id(row.key, row.salt)
+    found = _Grants(run_id)
+    async for item in entries(log, row.key):
+        try:
+            found.take(item)
+        except UNREADABLE:
+            raise StoreError(
+                f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
+            ) from None
+    return found.given
+
+
+def grants_in(run_id: str, items: Iterable[Stored]) -> list[LoggedGrant]:
+    """Those in the entries of a run, such as the ones of an export."""
+    found = _Grants(run_id)
+    for item in items:
+        found.take(item)
+    return found.given
+
+
+class _Grants:
+    """Reads a log from its beginning."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._ttl_us = Limits().grant_ttl_us
+        self._asked: dict[str, tuple[AwaitOpened, Raw, str, str]] = {}
+        self._by_id: dict[str, LoggedGrant] = {}
+        self._held: dict[tuple[int, int], LoggedGrant] = {}
+        """Grants of calls that have not begun, by turn and index."""
+        self._ids: dict[tuple[int, int], str] = {}
+        self.given: list[LoggedGrant] = []
+
+    def take(self, item: Stored) -> None:
+        if item.head:
+            self._fold(decode_fact.decode(item.head), item.body, item.at)
+
+    def _fold(self, head: Fact, body: bytes, at: int) -> None:
+        match head:
+            case RunCreated():
+                self._ttl_us = head.limits.grant_ttl_us
+            case TurnCompleted():
+                self._held.clear()
+                for index, call in enumerate(head.calls):
+                    self._allow(head.turn, index, call.allowed_by)
+            case CallAsked():
+                self._allow(head.turn, head.index, head.call.allowed_by)
+            case CallGated():
+                self._allow(head.turn, head.index, head.allowed_by)
+            case AwaitOpened() if head.kind in ("confirm", "doubt"):
+                asked = decode_await(body)
+                self._asked[head.id] = head, asked.args, asked.call, asked.name
+                self._held.pop((head.turn, head.index), None)  # it has run out, and is asked about again
+            case AwaitClosed(outcome="approved") if head.index != OF_RUN and head.id in self._asked:
+                self._grant(head, decode_answer(body) if body else AnswerBody(), at)
+            case CallOpened():
+                self._ids[head.turn, head.index] = head.id
+                if head.client is not None and not head.blocked:
+                    self._use(head.turn, head.index, at)
+            case CallStarted():
+                self._use(head.turn, head.index, at)
+            case _:
+                pass
+
+    def _grant(self, head: AwaitClosed, answer: AnswerBody, at: int) -> None:
+        opened, args, call_id, name = self._asked.pop(head.id)
+        grant = LoggedGrant(
+            run_id=self._run_id,
+            await_id=head.id,
+            kind=opened.kind,
+            call_id=call_id,
+            name=name,
+            args=args if answer.args is UNSET else answer.args,
+            digest=head.digest,
+            shown_args=args,
+            shown_digest=opened.digest,
+            by=head.by,
+            at=at,
+            expires_at=at + self._ttl_us,
+            remember=answer.remember,
+            labels=answer.labels,
+        )
+        self.given.append(grant)
+        self._by_id[head.id] = grant
+        self._held[head.turn, head.index] = grant
+
+    def _allow(self, turn: int, index: int, await_id: str) -> None:
+        if await_id in self._by_id:
+            self._held[turn, index] = self._by_id[await_id]
+
+    def _use(self, turn: int, index: int, at: int) -> None:
+        grant = self._held.pop((turn, index), None)
+        if grant is not None:
+            grant.used.append(GrantUse(self._ids.get((turn, index), grant.call_id), at))

@@ -1,0 +1,41 @@
+"""What a run fills in of the arguments of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from weftline.runtime.live import WorkingSet
+from weftline.tools.base import Tool
+
+
+class TakesInjected(Protocol):
+    """What a tool has besides if a run fills in some of its arguments."""
+
+    @property
+    def injected(self) -> tuple[str, ...]: ...
+    @property
+    def required_labels(self) -> frozenset[str]:
+        """Those of them for which the run needs a label of that name."""
+        ...
+
+    def injecting(self, values: Mapping[str, object]) -> Tool:
+        """The same tool for one call, with the values of its run."""
+        ...
+
+
+def takes_injected(tool: object) -> bool:
+    return bool(getattr(tool, "injected", ()))
+
+
+def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: str = "") -> Tool:
+    """The tool for one call: itself, unless the run fills something in. `parent` is the call that asked for it."""
+    if not takes_injected(tool):
+        return tool
+    known: dict[str, object] = {"run_id": work.run_id, "turn": turn, "turn_id": f"{work.run_id}.{turn}"}
+    known["call_id"] = known["tool_call_id"] = call_id
+    if work.session_id:
+        known["thread_id"] = work.session_id
+    if parent:
+        known["parent_call"] = known["parent_tool_call_id"] = parent
+    return cast("TakesInjected", tool).injecting({**work.plan.labels, **work.conversation.labels, **known})

@@ -1,0 +1,211 @@
+"""Questions of MCP servers to people: a form of flat values, which a run asks about like about anything else.
+
+The question is a call of its own, of a tool that no model is offered, below the call during which the server asks. Its
+await is answered with the values: an object, or what is meant by a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.kernel.entries import Effect
+from weftline.messages import joined_text
+from weftline.providers.base import ToolSpec
+from weftline.redaction import Redactor
+from weftline.schema_cost import refusal
+from weftline.tools.arguments import object_args
+from weftline.tools.asking import Ask
+from weftline.tools.base import ClientKind, FurtherCalls, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.checking import issues_of
+
+if TYPE_CHECKING:
+    from mcp.types import ElicitRequestParams
+
+MAX_MESSAGE_CHARS = 4000
+MAX_FIELDS = 20
+_MAX_FIELD_CHARS = 500
+_TRIES = 3
+"""How often a person is asked whose answers do not fit."""
+_YES, _NO = "yes", "no"
+
+
+class Form(Struct, frozen=True, omit_defaults=True):
+    """What a server wants to know. Without fields it wants a yes or a no; with a `url` a person has to go there."""
+
+    message: str
+    schema: dict[str, Any] = {}
+    url: str = ""
+    fault: str = ""
+    """What was wrong with the last answer."""
+
+    @classmethod
+    def of(cls, params: ElicitRequestParams) -> Form:
+        schema = getattr(params, "requested_schema", None)
+        return cls(params.message, dict(schema or {}), str(getattr(params, "url", None) or ""))
+
+    @property
+    def fields(self) -> dict[str, Mapping[str, Any]]:
+        found: object = self.schema.get("properties")
+        each = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+        return {name: cast("Mapping[str, Any]", one) for name, one in each.items() if isinstance(one, Mapping)}
+
+    @property
+    def fault_of_form(self) -> str:
+        """Why nobody can be asked this; "" if they can."""
+        if len(self.fields) > MAX_FIELDS:
+            return "it has too many fields"
+        return refusal(self.schema, encoded=msgspec.json.encode(self.schema)) or ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What there is to choose from, if it is one choice."""
+        if not self.fields:
+            return (_YES, _NO)
+        if len(self.fields) > 1:
+            return ()
+        return _choices(next(iter(self.fields.values())))
+
+    def prompt(self, server: str) -> str:
+        lines = [f"{server} asks: {self.message}"]
+        if self.url:
+            lines.append(f"It wants you to open {self.url}")
+        if self.fields and not (len(self.fields) == 1 and self.options):
+            required: object = self.schema.get("required")
+            needed = cast("list[object]", required) if isinstance(required, list) else []
+            lines += [_line(name, one, optional=name not in needed) for name, one in self.fields.items()]
+        if self.fault:
+            lines.append(f"The last answer did not fit: {self.fault}")
+        return "\n".join(lines)
+
+    def values(self, said: str) -> dict[str, Any]:
+        """What is meant by an answer: an object, one value, or a line `name: value` for each."""
+        fields = self.fields
+        if not fields:
+            return {}
+        try:
+            whole: object = msgspec.json.decode(said)
+        except msgspec.DecodeError:
+            whole = None
+        if isinstance(whole, dict):
+            return cast("dict[str, Any]", whole)
+        if len(fields) == 1:
+            name, one = next(iter(fields.items()))
+            return {name: _meant(one, said)}
+        lines = [line.partition(":") for line in said.splitlines() if ":" in line]
+        given = {name.strip(): value.strip() for name, _, value in lines}
+        return {name: _meant(fields[name], value) for name, value in given.items() if name in fields}
+
+
+class ServerQuestion:
+    """The tool that puts the questions of one server to people. It is never carried out."""
+
+    effect: Effect = "read"
+    concurrent = True
+    timeout_s: float | None = None
+    client: ClientKind | None = None
+    echo: Raw | None = None
+    hidden = True
+    bookkeeping = True
+
+    def __init__(self, server: str, *, taken: Collection[str] = ()) -> None:
+        name = f"{server}__question"
+        while name in taken:
+            name += "_"
+        self._server = server
+        self.spec = ToolSpec(name, f"What {server} asks people.", Raw(b'{"type":"object"}'))
+
+    async def prepare(self, args: str) -> bytes:
+        _, written = object_args(args)
+        _decode(written)
+        return written
+
+    def asks_people(self, args: bytes) -> Ask:
+        form = _decode(args)
+        return Ask(form.prompt(self._server), "question", form.options)
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        raise AssertionError("it is never carried out")
+
+    async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
+        return Unknown()
+
+
+_decode = msgspec.json.Decoder(Form).decode
+
+
+async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redactor: Redactor) -> dict[str, Any] | None:
+    """The values that a person has given; None if they declined, or there was nobody to ask."""
+    if form.fault_of_form:
+        return None
+    message = redactor.text(form.message[:MAX_MESSAGE_CHARS])
+    schema = msgspec.json.decode(redactor.data(msgspec.json.encode(form.schema)), type=dict[str, Any])
+    form = replace(form, message=message, schema=schema, url=redactor.text(form.url))
+    for _ in range(_TRIES):
+        answer = await ask_further(further, tool, msgspec.to_builtins(form))
+        said = "" if answer is None else joined_text(answer.parts)
+        if answer is None or answer.is_error or (not form.fields and said != _YES):
+            return None
+        values = form.values(said)
+        issues = await issues_of(msgspec.json.encode(values), msgspec.json.encode(schema)) if form.fields else ()
+        if not issues:
+            return values
+        fault = "; ".join([f"{one.path.strip('/') or 'the answer'} {one.message}" for one in issues[:5]])
+        form = replace(form, fault=fault)
+    return None
+
+
+async def ask_further(further: FurtherCalls, tool: str, args: Mapping[str, Any]) -> ToolOutput | None:
+    """The result of a further call; None if it cannot be made, or the call that wants it was cut off."""
+    try:
+        return await further.ask(tool, canonical_value(args).decode())
+    except NotCanonical:
+        return None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return None
+
+
+def _choices(field: Mapping[str, Any]) -> tuple[str, ...]:
+    if field.get("type") == "boolean":
+        return (_YES, _NO)
+    found: object = field.get("enum")
+    if isinstance(found, list):
+        return tuple([str(one) for one in cast("list[object]", found)])
+    named: object = field.get("oneOf")
+    if isinstance(named, list):
+        each = [cast("Mapping[str, Any]", one) for one in cast("list[object]", named) if isinstance(one, Mapping)]
+        return tuple([str(one["const"]) for one in each if "const" in one])
+    return ()
+
+
+def _line(name: str, field: Mapping[str, Any], *, optional: bool) -> str:
+    kind = " or ".join(_choices(field)) or str(field.get("type", "text")).replace("string", "text")
+    about = str(field.get("description") or field.get("title") or "")[:_MAX_FIELD_CHARS]
+    return f"- {name} ({kind}{', optional' if optional else ''}){f': {about}' if about else ''}"
+
+
+def _meant(field: Mapping[str, Any], said: str) -> object:
+    """A value that a person wrote, as the field wants it. What does not fit stays as it is, and is found out later."""
+    said = said.strip()
+    match field.get("type"):
+        case "boolean":
+            return {_YES: True, "true": True, _NO: False, "false": False}.get(said.casefold(), said)
+        case "integer" | "number":
+            try:
+                value: object = msgspec.json.decode(said)
+            except msgspec.DecodeError:
+                return said
+            return value if isinstance(value, int | float) else said
+        case "array":
+            return [one.strip() for one in said.replace("\n", ",").split(",") if one.strip()]
+        case _:
+            return said

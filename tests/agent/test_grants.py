@@ -1,0 +1,152 @@
+"""Approvals: who may give one, and what the log tells about each afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.json import decode
+
+from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, tool
+from weftline.canonical import canonical_value, digest
+from weftline.errors import WeftlineError
+from weftline.events import AwaitOpened
+from weftline.replay.reading import read_export
+from weftline.runtime.grants import LoggedGrant, grants_in
+from weftline.testing import ScriptedModel, calls
+from weftline.tools.function import FunctionTool
+
+
+@tool(effect="once", confirm="Pay {amount}?", approvers=["user:boss"])
+def pay(amount: int) -> str:
+    """Pays."""
+    return f"Paid {amount}."
+
+
+@tool(effect="once", confirm="Wire {amount}?")
+def wire(amount: int) -> str:
+    """Wires."""
+    return f"Wired {amount}."
+
+
+async def asked(run: Any, amount: int) -> str:
+    async for event in run:
+        if isinstance(event, AwaitOpened) and event.args["amount"] == amount:
+            return event.id
+    raise AssertionError("nobody was asked")
+
+
+def told(grants: list[LoggedGrant]) -> list[Any]:
+    return [
+        (one.name, decode(one.args), one.digest, one.edited, decode(one.shown_args), one.by, one.at, one.expires_at)
+        for one in grants
+    ]
+
+
+@pytest.mark.requirement("run.grant.audit")
+async def test_the_log_and_its_export_tell_everything_about_every_grant(tmp_path: Path) -> None:
+    turns = [calls("wire", amount=1), calls("wire", amount=2), calls("wire", amount=3), calls("wire", amount=4)]
+    agent = Agent(ScriptedModel([*turns, "Done."]), name="payer", tools=[wire], limits=Limits(grant_ttl_s=60))
+    async with Engine(tmp_path / "data", agents=[agent]) as engine:
+        run = await engine.start(agent, "Pay.")
+        await run.approve(await asked(run, 1), args={"amount": 10}, by="user:ann")
+        await run.approve(await asked(run, 2), remember={"amount": 2}, by="user:ben")
+        await run.deny(await asked(run, 3), by="user:ben")
+        last = await asked(run, 4)
+        await run.pause()
+        await run.approve(last, by="user:eve")
+        await run.cancel()
+        grants = await engine.grants(run.id)
+        made = {call.id: call for call in await engine.calls(run.id)}
+        path = await engine.export(run.id, tmp_path / "run.jsonl")
+
+    def sha(amount: int) -> str:
+        return digest(canonical_value({"amount": amount}))
+
+    shown = [(decode(one.args), one.digest, one.edited, one.shown_digest, one.by) for one in grants]
+    assert shown == [
+        ({"amount": 10}, sha(10), True, sha(1), "user:ann"),
+        ({"amount": 2}, sha(2), False, sha(2), "user:ben"),
+        ({"amount": 4}, sha(4), False, sha(4), "user:eve"),
+    ]
+    assert all(one.expires_at - one.at == 60_000_000 for one in grants)
+    first, second, unused = grants
+    for one in (first, second):
+        (use,) = one.used
+        call = made[use.call_id]
+        assert (call.id, call.started_at, call.digest) == (one.call_id, use.at, one.digest)
+    assert unused.used == [] and unused.remember is None and second.remember is not None
+    (exported,) = read_export(path).runs
+    assert told(grants_in(run.id, exported.items)) == told(grants)
+    assert [one.used for one in grants_in(run.id, exported.items)] == [one.used for one in grants]
+
+
+async def test_only_those_who_are_named_may_decide() -> None:
+    agent = Agent(ScriptedModel([calls("pay", amount=1), "Done."]), name="payer", tools=[pay])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.")
+        id = await asked(run, 1)
+        (listed,) = await engine.awaits()
+        assert listed.approvers == ("user:boss",)
+        for decide in (run.approve(id, by="user:ann"), run.deny(id, by="user:ann"), run.approve(id)):
+            with pytest.raises(WeftlineError) as refused:
+                await decide
+            assert (refused.value.code, refused.value.details["approvers"]) == ("not_approver", ("user:boss",))
+        await run.approve(id, by="user:boss")
+        assert (await run.result()).calls[0].result == "Paid 1."
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_hook_decides_for_people_who_are_named_only_if_it_is_named_itself(named: bool) -> None:
+    asked_code: list[str] = []
+
+    @hook(AwaitGate)
+    def yes(gate: AwaitGate) -> None:
+        asked_code.append(gate.id)
+        gate.approve()
+
+    @hook(ToolGate)
+    def ask(gate: ToolGate) -> None:
+        gate.ask("Really?", approvers=["hook:yes"] if named else ["user:boss"])
+
+    agent = Agent(ScriptedModel([calls("wire", amount=1), "Done."]), name="payer", tools=[wire], hooks=[yes, ask])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.")
+        if not named:
+            await run.approve(await asked(run, 1), by="user:boss")
+        assert (await run.result()).calls[0].result == "Wired 1."
+    assert len(asked_code) == named
+
+
+async def test_what_one_person_allowed_for_later_does_not_speak_for_another_who_is_named() -> None:
+    @hook(ToolGate)
+    def ask(gate: ToolGate) -> None:
+        gate.ask("Really?", approvers=["user:ann"] if gate.args["amount"] == 1 else ["user:ben"])
+
+    turns = [calls("wire", amount=1), calls("wire", amount=2), calls("wire", amount=3)]
+    agent = Agent(ScriptedModel([*turns, "Done."]), name="payer", tools=[wire], hooks=[ask])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Pay.")
+        await run.approve(await asked(run, 1), by="user:ann", remember=True)
+        await run.approve(await asked(run, 2), by="user:ben", remember=True)
+        assert [call.ok for call in (await run.result()).calls] == [True, True, True]
+        assert [len(one.used) for one in await engine.grants(run.id)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"approvers": []}, "approvers are one or more names"),
+        ({"approvers": "user:boss"}, "approvers are a list of names"),
+        ({"approvers": [7]}, "approvers are one or more names"),
+        ({"approvers": ["user:boss"], "confirm": None}, "approvers go with confirm"),
+    ],
+)
+def test_approvers_that_nobody_could_be_are_refused(options: dict[str, Any], words: str) -> None:
+    def fire() -> str:
+        """Fires."""
+        return ""
+
+    with pytest.raises(ValueError, match=words):
+        FunctionTool(fire, **{"confirm": "Fire?", **options})  # pyright: ignore[reportArgumentType]
