@@ -686,7 +686,7 @@ BUGS = (
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=400),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=490),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=318),
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=1),
     Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=140),
