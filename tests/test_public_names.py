@@ -69,6 +69,7 @@ PUBLIC = [
     "ask_user",
     "code",
     "compose_presets",
+    "fetch",
     "files",
     "hook",
     "keep_recent",

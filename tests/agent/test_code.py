@@ -214,6 +214,19 @@ export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
     assert [sku.partition("[")[0] for sku, _ in sent] == ["", "gift x"]
 
 
+async def test_no_clock_of_code_runs() -> None:
+    source = """
+const clock = new Intl.DateTimeFormat("en", {minute: "numeric", second: "numeric", fractionalSecondDigits: 3});
+const then = clock.format(new Date());
+for (let n = 0; n < 1e7; n++);
+const parts = clock.formatToParts().map((part) => part.value).join("");
+export default [clock.format() === then, parts === then, clock.format(0), typeof WeakRef, typeof FinalizationRegistry];
+"""
+    agent, _ = coder(calls("code", code=source))
+    result = await agent.run("Go.")
+    assert result.calls[0].result == '[true, true, "00:00.000", "undefined", "undefined"]'
+
+
 async def test_code_that_takes_too_long_is_ended() -> None:
     agent, _ = coder(calls("code", code="while (true) {}"), timeout_s=0.2)
     result = await agent.run("Go.")

@@ -21,6 +21,10 @@ from weftline.sandbox.monty import MontyEngine
 from weftline.sandbox.process import Pool, Program
 
 
+async def cancelled() -> None:
+    raise asyncio.CancelledError("elsewhere")
+
+
 @pytest.mark.requirement("sandbox.limit.safety_cap")
 async def test_code_that_nobody_ends_is_ended_at_the_cap() -> None:
     async with Sandbox(engines=[StandIn()], safety_cap_s=0.01) as sandbox:
@@ -121,12 +125,59 @@ async def test_isolation_that_is_required_and_not_there_refuses_the_code(
         {"modules": {"a.js": "", "./a.js": ""}},
         {"modules": {"main.ts": ""}, "filename": "main.ts"},
         {"memory_limit_bytes": 1000},
+        {"memory_limit_bytes": 0},
+        {"memory_limit_bytes": 2e8},
+        {"modules": {"/rooted.js": ""}},
+        {"modules": {"a.js": 5}},
+        {"modules": ["a.js"]},
+        {"imports": {"https://x.example/a.js": {}}},
+        {"imports": {"node:fs": {}}},
+        {"imports": {"a": 1}},
+        {"imports": {"a": {1: 2}}},
+        {"imports": [1]},
+        {"globals": {1: 2}},
+        {"source": None},
+        {"source": b"export default 1"},
+        {"fn": 5},
+        {"args": "abc"},
+        {"args": {"a": 1}},
+        {"filename": 5},
+        {"language": 5},
+        {"owner": []},
+        {"report": 5},
+        {"report": cancelled},
     ],
 )
 async def test_what_cannot_be_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
     async with Sandbox(engines=[StandIn()]) as sandbox:
         with pytest.raises(ValueError):
-            sandbox.run_code("", **given)  # pyright: ignore
+            sandbox.run_code(**{"source": "", **given})  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_running": 0},
+        {"max_running": -1},
+        {"max_running": 1.5},
+        {"safety_cap_s": 0},
+        {"safety_cap_s": float("nan")},
+        {"safety_cap_s": float("inf")},
+        {"memory_limit_bytes": 1},
+    ],
+)
+def test_a_sandbox_that_cannot_be_is_refused(given: Mapping[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        Sandbox(**given)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "given", [{"globals": {"__weftline_x": 1}}, {"imports": {"a": {"__weftline_x": 1}}}, {"globals": {"console": 1}}]
+)
+async def test_what_python_cannot_be_handed_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError):
+            sandbox.run_code("default = 1", language="python", **given)  # pyright: ignore
 
 
 def served(functions: Sequence[HostFunction] = ()) -> Served:
@@ -262,10 +313,6 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-async def cancelled() -> None:
-    raise asyncio.CancelledError("elsewhere")
-
-
 async def unspeakable() -> None:
     raise Unspeakable
 
@@ -289,7 +336,6 @@ CATCHES = {
 }
 
 
-@pytest.mark.requirement("sandbox.error.no_host_frames")
 @pytest.mark.parametrize("language", CATCHES)
 async def test_every_call_is_answered_whatever_its_function_does(language: str) -> None:
     async with Sandbox() as sandbox:
@@ -317,3 +363,27 @@ async def test_integers_that_are_too_long_are_refused_at_the_call_with_their_pat
     async with Sandbox() as sandbox:
         with pytest.raises(ValueError, match=r"args\[0\]\.n: an integer of more than 4,000 digits"):
             sandbox.run_code("export default 1", args=[{"n": -(10**4000)}])
+
+
+def test_processes_end_with_their_loop_though_nobody_closes_the_sandbox() -> None:
+    sandbox = Sandbox(engines=[DenoEngine(warm=1), MontyEngine()])
+    left: list[int] = []
+
+    async def leave(running: str) -> None:
+        assert (await sandbox.run_code("export default 1")).result == 1
+        assert (await sandbox.run_code("default = 1", language="python")).result == 1
+        begun = asyncio.Event()
+        sandbox.run_code(running, language="python", globals={"begun": begun.set})
+        await begun.wait()
+        left.extend(children())
+
+    for _ in range(2):  # and the next loop is served too
+        asyncio.run(leave("begun()\nwhile True:\n    pass\ndefault = 1"))
+        assert len(left) >= 2
+        assert not set(left) & set(children())
+    asyncio.run(sandbox.close())
+
+
+def children() -> list[int]:
+    listed = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return [int(pid) for pid in " ".join(listed).split()]

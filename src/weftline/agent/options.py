@@ -113,8 +113,6 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
             checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
         for one in options.get("hooks", ()):
             check_hook(one)
-        if options.get("metadata") is not None:
-            checked.metadata(options["metadata"])
 
 
 def check_parts(given: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     new_messages: tuple[Message, ...] = ()
     calls: tuple[CallRecord, ...] = ()
+    """In the order in which the model made them; those that code of the model's made come before it."""
     usage: Usage = Usage()
     own_usage: Usage = Usage()
     cost_usd: float | None = None

@@ -52,7 +52,8 @@ CALLS_END_S = 1.0
 _MAX_STACK_CHARS = 8192
 _MAX_MESSAGE_CHARS = 65_536
 _MAX_FRAMES = 20
-_FRAMES_IN_A_ROW = 32
+_FRAMES_IN_A_ROW = 8
+"""Then others have a turn: a flood of calls must not slow down anybody else's."""
 _LOOK_S = 0.02
 """How often a process is asked how large it has grown: no event tells."""
 _OUT_OF_MEMORY_SIGNALS = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL}
@@ -136,7 +137,9 @@ class Conversation:
         while line := await self._line():
             frames += 1
             if frames % _FRAMES_IN_A_ROW == 0:
-                await asyncio.sleep(0)  # a flood in the buffer is not a reason to hold up everybody else
+                # Here and not where calls are answered: a thousand that wait for the same pipe would all wake at once.
+                await self._engine.drained()
+                await asyncio.sleep(0)
             if not line.startswith(self._token):
                 raise _Broken("a frame without its token.")
             start = len(self._token)
@@ -229,7 +232,6 @@ class Conversation:
         if self._over:
             return
         self._engine.send(self._token + line)
-        await self._engine.drained()
 
     async def _watch(self) -> None:
         engine = self._engine

@@ -31,7 +31,15 @@ _PRELUDE = """{
   });
   D.prototype.constructor = fixed;
   globalThis.Date = fixed;
-  delete globalThis.Temporal;
+  const shown = Intl.DateTimeFormat.prototype, { formatToParts } = shown;
+  const { get: formatOf } = Object.getOwnPropertyDescriptor(shown, 'format');
+  Object.defineProperty(shown, 'format', { configurable: true, get() {
+    const format = formatOf.call(this);
+    return (date) => format(date === undefined ? now : date);
+  } });
+  shown.formatToParts = function (date) { return formatToParts.call(this, date === undefined ? now : date); };
+  // What they tell depends on when memory is collected.
+  for (const name of ['Temporal', 'WeakRef', 'FinalizationRegistry']) delete globalThis[name];
   Math.random = () => {
     state = (state + 0x6d2b79f5) | 0;
     let t = Math.imul(state ^ (state >>> 15), 1 | state);
