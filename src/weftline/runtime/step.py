@@ -53,6 +53,8 @@ from weftline.tools.results import output_bytes
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
 """Ways to close a call for which the gates may have left a text."""
+MAX_ROUNDS = 1000
+"""Decisions that may follow from one another. They are a handful in practice."""
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size are repeated in the result's entry, for readers of that entry alone."""
 
@@ -79,7 +81,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     for draft in facts:
         entries.append(draft)
         state = take_in(state, work, draft, at=at)
-    while True:
+    for _ in range(MAX_ROUNDS):
         decision = decide(state)
         if decision.append and work.account is not None and work.account.active:
             decision = weighed(decision, state, work, work.account, at=at)
@@ -90,6 +92,10 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         for draft in [write_down(state, work, new) for new in decision.append]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
+    # Better a driver that fails, and a run that is given up, than a server that does nothing else any more.
+    raise RuntimeError(
+        f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
+    )
 
 
 def time_has_come(state: State, at: int) -> bool:
