@@ -135,6 +135,7 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
         bounds=closed.bounds,
         server_data=for_timeline(closed.server_data),
+        child=closed.child,
     )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -203,6 +203,8 @@ class ClosedBody(Struct, omit_defaults=True):
     """Of a part of something larger."""
     server_data: tuple[ServerData, ...] = ()
     """What no model reads."""
+    child: ChildLink | None = None
+    """Of a call that a run of its own carried out."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
@@ -273,6 +275,15 @@ class ProviderFailure(Struct, frozen=True, omit_defaults=True):
     status: int | None = None
 
 
+class FinalResult(Struct, frozen=True, omit_defaults=True):
+    """The result of the terminal tool that a child run has ended with, as in `ClosedBody`."""
+
+    parts: tuple[UserPart, ...]
+    telemetry: Telemetry | None = None
+    bounds: Bounds | None = None
+    server_data: tuple[ServerData, ...] = ()
+
+
 class EndedBody(Struct, omit_defaults=True):
     """Of `run.ended`, and of `child.ended` in the parent's log. `provider` is that of a run that a model call ended."""
 
@@ -282,6 +293,10 @@ class EndedBody(Struct, omit_defaults=True):
     provider: ProviderFailure | None = None
     labels: dict[str, str] = {}
     """Those that the run began with."""
+    calls: int = 0
+    """Of a child run: how many of its calls have a result."""
+    final: FinalResult | None = None
+    """Of a child run, in place of a text."""
 
 
 class ProviderNote(Struct):

@@ -305,10 +305,11 @@ class Driver:
         """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.answering:
-            self._record_abandoned(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
+            asking = CallModel(run.state.turn, attempt.number, choice=attempt.choice)
+            self._record_abandoned(run, asking, goes_on=True)
 
-    def _record_abandoned(self, run: LiveRun, command: CallModel) -> None:
-        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate)
+    def _record_abandoned(self, run: LiveRun, command: CallModel, *, goes_on: bool = False) -> None:
+        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate, goes_on=goes_on)
         self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:

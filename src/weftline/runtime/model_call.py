@@ -295,16 +295,20 @@ def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
             code.streamed("thinking", chunk.text, turn=turn)
 
 
-def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
-    """The server is stopping: what the attempt brought is known now and would be forgotten later."""
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: bool = False) -> Draft:
+    """The server is stopping: what the attempt brought is known now and would be forgotten later.
+
+    `goes_on`: the provider does not stop, and what it has reported so far may not be its last report.
+    """
     used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
+    goes_on = goes_on and work.answering is not None and not work.answering.complete
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
         usage=used.usage,
-        estimated=used.estimated,
+        estimated=used.estimated or goes_on,
         cost_nusd=cost_nusd(work, command.choice, used.usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
