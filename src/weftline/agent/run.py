@@ -364,6 +364,7 @@ class _Told:
             telemetry=event.telemetry,
             bounds=closed.bounds,
             server_data=closed.server_data,
+            child=closed.child,
         )
         self._calls.append((head.index, record))
 
