@@ -61,7 +61,7 @@ from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
 from weftline.wire.failures import shown_failure, shown_telemetry
-from weftline.wire.hints import WireBounds, shown_clarification
+from weftline.wire.hints import WireBounds, WireLink, shown_clarification
 from weftline.wire.observed import excerpt
 from weftline.wire.responses import iso, tokens, usage_triple
 from weftline.wire.started import started_event
@@ -354,6 +354,9 @@ def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str,
         about["bounds"] = WireBounds(**asdict(content.bounds))
     if shown := for_timeline(content.server_data):
         about["serverData"] = shown
+    if (child := content.child) is not None:
+        about["childrenCount"] = child.calls
+        about["runLink"] = WireLink(child.run_id, child.agent, child.parent_run_id, child.parent_call_id)
     return about
 
 
