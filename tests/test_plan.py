@@ -160,6 +160,7 @@ EXAMPLE = replace(
     metadata={"team": "zoo", "ticket": {"id": 7}},
     labels={"tenant": "acme"},
     reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
+    stream_arguments=True,
     turn_id="turn-7",
     asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
 )

@@ -31,6 +31,7 @@ def record_of(call: PastCall, *, whole: bool = True) -> CallRecord:
         telemetry=telemetry_of(call.telemetry, active_us=head.active_us),
         bounds=call.bounds,
         server_data=() if omitted else call.server_data,
+        child=call.child,
         result_omitted=omitted,
         result_omitted_reason="workflow_budget" if omitted else None,
         result_bytes=size,

@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from weftline.failure import Failure, Hint
-from weftline.kernel.bodies import AskBody
+from weftline.kernel.bodies import AskBody, FinalResult
 from weftline.kernel.entries import AwaitKind, CallClosed, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.tools.arguments import InvalidArguments
@@ -142,6 +142,8 @@ class ChildEnd(Struct, frozen=True):
     usage: Usage = Usage()
     turns: int = 0
     elapsed_us: int = 0
+    final: FinalResult | None = None
+    """What the terminal tool that it ended with has returned, in place of a text."""
 
 
 class PastCall(Struct, frozen=True, gc=False):
@@ -154,6 +156,7 @@ class PastCall(Struct, frozen=True, gc=False):
     telemetry: Telemetry | None
     bounds: Bounds | None
     server_data: tuple[ServerData, ...]
+    child: ChildLink | None
 
 
 class Inside(Protocol):
