@@ -26,6 +26,13 @@ class Origin(Struct, frozen=True):
     turn: int
 
 
+class CarriedCall(Struct, frozen=True):
+    """The call that a child run carries out: its tool, and the arguments exactly as they are in the parent's log."""
+
+    tool: str
+    args: Raw
+
+
 class CreatedBody(Struct, omit_defaults=True):
     """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
 
@@ -33,6 +40,8 @@ class CreatedBody(Struct, omit_defaults=True):
     sent: Raw | UnsetType = UNSET
     origin: Origin | None = None
     """The messages of a fork's plan are those of its origin before that turn."""
+    call: CarriedCall | None = None
+    """Of a child run."""
 
 
 class AskBody(Struct, omit_defaults=True):

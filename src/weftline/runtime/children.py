@@ -121,7 +121,10 @@ def child_write(run: LiveRun, plan: RunPlan, parent: Parent, *, key: int, epoch:
     """The id of a new child of `run`, and the write that creates it."""
     new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id)
     head = RunCreated(RULES, plan.limits, parent=parent)
-    body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan))))
+    carried = bodies.CarriedCall(
+        run.state.batch.calls[parent.index].name, Raw(run.work.conversation.args[parent.index])
+    )
+    body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan)), call=carried))
     created = Item(at, KIND[RunCreated], bodies.encode(head), body)
     write = Write(
         key,
