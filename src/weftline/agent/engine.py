@@ -150,21 +150,33 @@ class Engine(WatchedRuns, EndedRuns):
     async def __aenter__(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is open already.")
-        models: Catalog | WorkspaceCatalogs = self._models.catalog
         if self._directory is None:
             store: Store = MemoryStore()
             self._kept = KeptRuns(store)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
         else:
             self._models.look_around()  # the runs that it carries on may need them
-            store = await asyncio.to_thread(open_store, self._directory, check=True)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+            store = await _opened_store(self._directory)
+        self.store = store
+        try:
+            await self._open_on(store)
+            for beside in self._beside:
+                await self._guests.enter_async_context(beside())
+        except BaseException:
+            if self._host is None:
+                await store.close()  # which the host would do
+            await self._shut_down()
+            raise
+        return self
+
+    async def _open_on(self, store: Store) -> None:
+        models: Catalog | WorkspaceCatalogs = self._models.catalog
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        if self.durable:
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._tools.use_version(self._code_version)
-        self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
@@ -174,13 +186,6 @@ class Engine(WatchedRuns, EndedRuns):
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
-        try:
-            for beside in self._beside:
-                await self._guests.enter_async_context(beside())
-        except BaseException:
-            await self._shut_down()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -202,14 +207,19 @@ class Engine(WatchedRuns, EndedRuns):
         await self.at_home(self._shut_down)
 
     async def _shut_down(self) -> None:
-        await self._guests.aclose()
         host, self._host = self._host, None
-        if host is not None:
-            await host.stop(drain_s=self._drain_s)
-            await self._tools.close()
-        if self._stored is not None:
-            await self._stored.aclose()
-        await self._models.aclose()
+        # From the last to the first; whatever fails on the way, the rest is closed.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._closed)
+            closing.push_async_callback(self._models.aclose)
+            if self._stored is not None:
+                closing.push_async_callback(self._stored.aclose)
+            if host is not None:
+                closing.push_async_callback(self._tools.close)
+                closing.push_async_callback(host.stop, drain_s=self._drain_s)
+            closing.push_async_callback(self._guests.aclose)
+
+    def _closed(self) -> None:
         for name, agent in self._tools.agents.items():
             self._offer_own(agent, name)  # the engine may be opened again
         self._loop = None
@@ -563,3 +573,13 @@ class Engine(WatchedRuns, EndedRuns):
     @property
     def workspace_key(self) -> int:
         return self._workspace
+
+
+async def _opened_store(directory: str | Path) -> Store:
+    opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory, check=True))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await (await opening).close()  # else it would stay locked
+        raise
