@@ -158,8 +158,8 @@ class EmbeddedEngine(StoredRuns):
             else:
                 await self._carry_on()
         except BaseException:
-            await self.drain(0)
-            await self.cut()
+            self._recovery.stop()
+            self._residents.abandon()
             raise
         self.ready = True
         return self

@@ -419,6 +419,14 @@ class Residents:
             )
         return not lost
 
+    def abandon(self) -> None:
+        """Stops everything here and now, as a crash would: the engine could not be started."""
+        self.driver.stopping = True
+        self.timers.stop()
+        self._kept.stop()
+        for task in [*self._tasks, *[run.task for run in self._runs.values() if run.task is not None]]:
+            task.cancel()
+
     # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
