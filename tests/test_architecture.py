@@ -23,13 +23,13 @@ BASE = frozenset(
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
-    | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels"}
+    | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
     | {"weftline.prompts_compaction", "weftline.prompts_people", "weftline.prompts_policy", "weftline.prompts_skills"}
     | {"weftline.prompts_calls", "weftline.prompts_code"}
-    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
+    | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure", "weftline.reminders"}
 )
 """No clock, no disk, no network, no chance."""
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.spellings": frozenset(),
     "weftline.json_size": frozenset(),
     "weftline.mcp_answers": frozenset(),
+    "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),

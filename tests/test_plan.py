@@ -48,6 +48,7 @@ from weftline.plan import (
     encode_plan,
     may_name_agent,
 )
+from weftline.reminders import Reminder
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
 """One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
@@ -157,6 +158,8 @@ EXAMPLE = replace(
     v=7,
     metadata={"team": "zoo", "ticket": {"id": 7}},
     labels={"tenant": "acme"},
+    reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
+    turn_id="turn-7",
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

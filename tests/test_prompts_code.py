@@ -27,12 +27,21 @@ def test_the_texts_are_these() -> None:
         "The code ran for 30 seconds, not counting the calls that it waited for, which is the limit."
     )
     assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is the limit."
+    assert prompts.tool_out_of_time(1.0) == "The code ran for 1 second, which is the limit."
+    assert prompts.no_turn(300) == (
+        "The code did not begin: other code has kept this server busy for 300 seconds. Try again later."
+    )
+    assert prompts.CALL_OPEN == "no result when the code ended; it may have been carried out"
     assert prompts.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
 
 
 def test_a_result_comes_with_what_was_logged() -> None:
-    assert prompts.code_result("5", "") == "5"
-    assert prompts.code_result("5", "a\nb") == "5\n\nLogged:\na\nb"
+    assert prompts.code_result("5", "", []) == "5"
+    assert prompts.code_result("5", "a\nb", []) == "5\n\nLogged:\na\nb"
+    failed = [prompts.code_call("pay", '{"a":1}', outcome="no money")]
+    assert prompts.code_result("5", "a", failed) == (
+        '5\n\nCalls that failed, which the code did not wait for:\npay({"a":1}): no money\n\nLogged:\na'
+    )
 
 
 def test_a_failure_says_what_had_been_called() -> None:

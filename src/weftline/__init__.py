@@ -37,6 +37,7 @@ __all__ = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Reminder",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
+    from weftline.reminders import Reminder
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -178,6 +180,7 @@ else:
         "PolicyDecision": "weftline.agent.policy",
         "PolicyTurn": "weftline.agent.policy",
         "Preset": "weftline.agent.preset",
+        "Reminder": "weftline.reminders",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",

@@ -18,6 +18,7 @@ from msgspec.json import Decoder, Encoder
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
+from weftline.reminders import Reminder
 
 PLAN_VERSION = 7
 
@@ -131,6 +132,10 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
     labels: dict[str, str] = {}
     """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
+    reminders: tuple[Reminder, ...] = ()
+    """What the model is reminded of from the first turn on."""
+    turn_id: str = ""
+    """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 
     @property
     def thread_keeps_all(self) -> bool:

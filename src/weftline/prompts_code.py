@@ -75,9 +75,12 @@ CODE_PARAMETER = "The code, complete. It knows nothing of code that ran before."
 LANGUAGE_PARAMETER = "The language of the code."
 
 
-def code_result(result: str, logs: str) -> str:
-    """What the model reads of code that succeeded."""
-    return f"{result}\n\nLogged:\n{logs}" if logs else result
+def code_result(result: str, logs: str, unheard: list[str]) -> str:
+    """What the model reads of code that succeeded. `unheard` are its calls that failed when it had ended."""
+    text = result
+    if unheard:
+        text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unheard)
+    return f"{text}\n\nLogged:\n{logs}" if logs else text
 
 
 def code_failed(status: str, error: str, logs: str, calls: list[str]) -> str:
@@ -103,12 +106,13 @@ def calls_left_out(outcomes: Mapping[str, int]) -> str:
     return f"… ({sum(outcomes.values()):,} more calls: {counted})"
 
 
-CALL_OK, CALL_FAILED, CALL_OPEN = "done", "failed", "no result yet"
+CALL_OK, CALL_FAILED = "done", "failed"
+CALL_OPEN = "no result when the code ended; it may have been carried out"
 LOG_CUT = "… (the rest of the log is left out)"
 
 
 def out_of_time(limit_s: float) -> str:
-    return f"The code ran for {limit_s:g} seconds, not counting the calls that it waited for, which is the limit."
+    return f"The code ran for {_seconds(limit_s)}, not counting the calls that it waited for, which is the limit."
 
 
 def sandbox_missing(problem: str) -> str:
@@ -117,4 +121,12 @@ def sandbox_missing(problem: str) -> str:
 
 def tool_out_of_time(limit_s: float) -> str:
     """Of a stored tool of code."""
-    return f"The code ran for {limit_s:g} seconds, which is the limit."
+    return f"The code ran for {_seconds(limit_s)}, which is the limit."
+
+
+def no_turn(waited_s: float) -> str:
+    return f"The code did not begin: other code has kept this server busy for {_seconds(waited_s)}. Try again later."
+
+
+def _seconds(number: float) -> str:
+    return "1 second" if number == 1 else f"{number:g} seconds"

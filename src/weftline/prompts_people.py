@@ -75,6 +75,7 @@ A2A_PLAN = (
     "A message is a comment on the plan; it neither approves nor rejects it. "
     "Approval is given on the server that runs the agent."
 )
+A2A_CHOICES = 'Several can be chosen, with data such as {"value": ["…", "…"]}.'
 A2A_SEVERAL = 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
 
 

@@ -15,9 +15,12 @@ from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallOpened, RunEnded
 from weftline.kernel.entries import CancelRequested, decode_fact
 from weftline.kernel.entries import RunEnded as Ended
-from weftline.messages import Assistant, ToolResults
+from weftline.messages import Assistant, ToolResults, User
+from weftline.plan import LocalRef, RunPlan
+from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.paging import entries
+from weftline.runtime.receipts import CancelReceipt
 from weftline.testing import ScriptedModel, calls
 
 from .skills.house import write_skill
@@ -60,7 +63,7 @@ async def heads_of(engine: Engine, run_id: str) -> list[Any]:
     return [decode_fact.decode(item.head) async for item in entries(log, ids.key_of(run_id)) if item.head]
 
 
-@pytest.mark.requirement("run.cancel.receipt", "run.cancel.children")
+@pytest.mark.requirement("run.cancel.children")
 async def test_a_receipt_has_the_calls_of_the_runs_below_which_end_first(tmp_path: Path) -> None:
     agent = family(calls(("hold", {}), ("peek", {}), ("look", {})))
     async with Engine(tmp_path, agents=[agent]) as engine:
@@ -91,6 +94,57 @@ async def test_a_receipt_has_the_calls_of_the_runs_below_which_end_first(tmp_pat
         assert asked.reason == "parent"
     async with Engine(tmp_path, agents=[agent]) as engine:
         assert await engine.attach(run.id).cancel() == receipt
+
+
+@pytest.mark.requirement("run.cancel.receipt")
+async def test_a_receipt_has_every_call_of_a_run_and_its_children_in_one_list_and_stays(
+    tmp_path: Path,
+) -> None:
+    agent, models = family(calls(("hold", {}), ("peek", {}), ("look", {}))), Catalog()
+    models.add(ScriptedModel([calls("ask_client"), "Done."]), name="lab")
+
+    def all_of(receipt: CancelReceipt) -> dict[str, list[tuple[str, str, str]]]:
+        lists = {"stopped": receipt.stopped, "finished": receipt.finished, "in_doubt": receipt.in_doubt}
+        return {name: [(call.name, call.run, call.id) for call in found] for name, found in lists.items()}
+
+    async with Engine(tmp_path, agents=[agent], models=models) as engine:
+        run = await engine.start(agent, "Go.")
+        opened: list[CallOpened] = []
+        async for event in run.events(children=True):
+            if isinstance(event, CallOpened):
+                opened.append(event)
+                if event.name == "hold":
+                    break
+        receipt = await run.cancel()
+        child = opened[-1].run_id
+        lists = all_of(receipt)
+        named = {name: [(tool, of) for tool, of, _ in found] for name, found in lists.items()}
+        assert named == {
+            "stopped": [("ask_helper", ""), ("peek", child), ("look", child)],  # carried on below, `read`, not begun
+            "finished": [("look", ""), ("look", child)],
+            "in_doubt": [("hold", child)],
+        }
+        listed = [(of or run.id, id) for found in lists.values() for _, of, id in found]
+        logged = [(of, call.id) for of in (run.id, child) for call in await engine.calls(of)]
+        assert sorted(listed) == sorted(logged) and len(set(listed)) == len(listed)
+        plan = RunPlan(messages=(User.of("Go."),), model="lab:script", tools=(LocalRef("ask_client"),))
+        offered = engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
+        async for event in offered:
+            if isinstance(event, CallOpened):
+                break
+        of_client = await offered.cancel()
+        assert [call.name for call in of_client.in_doubt] == ["ask_client"] and not of_client.stopped
+        done = await engine.start(Agent(ScriptedModel([calls("look"), "Done."]), name="done", tools=[look]), "Go.")
+        await done.result()
+        before = await heads_of(engine, done.id)
+        ended = await done.cancel()
+        assert (ended.status, [call.name for call in ended.finished]) == ("succeeded", ["look"])
+        assert await heads_of(engine, done.id) == before
+        assert (await run.cancel(), await offered.cancel()) == (receipt, of_client)
+    async with Engine(tmp_path, agents=[agent], models=models) as engine:
+        assert await engine.attach(run.id).cancel() == receipt
+        assert await engine.attach(offered.id).cancel() == of_client
+        assert await engine.attach(done.id).cancel() == ended
 
 
 async def test_cancelling_a_run_that_had_ended_reports_its_end_and_changes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,9 +10,12 @@ import pytest
 
 from weftline import Agent, Engine, code, tool
 from weftline.events import AwaitOpened
-from weftline.sandbox import Sandbox
+from weftline.messages import joined_text
+from weftline.sandbox import Code, Host, Language, Outcome, Sandbox, Succeeded
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.base import ToolContext
 from weftline.tools.builtin.code import CodeTool
+from weftline.tools.stored_code import CodeSpec, StoredCodeTool
 
 from .kit import asked, scripted
 
@@ -49,6 +53,30 @@ def gift(sku: str) -> str:
 def submit(text: str) -> str:
     """Ends the run."""
     return text
+
+
+class OneAtATime:
+    """An engine whose code ends when it is told to."""
+
+    languages: frozenset[Language] = frozenset({"typescript"})
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.three = asyncio.Event()
+        """Set when three pieces of code are there."""
+        self.begun = self.given = 0
+
+    def check(self, code: Code) -> None:
+        self.given += 1
+        if self.given == 3:
+            self.three.set()
+
+    async def execute(self, code: Code, host: Host) -> Outcome:
+        self.begun += 1
+        await self.go.wait()
+        return Succeeded(1)
+
+    async def close(self) -> None: ...
 
 
 def coder(*turns: Any, tools: Any = (price, send, gift), **options: Any) -> tuple[Agent[Any, Any], ScriptedModel]:
@@ -186,6 +214,19 @@ export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
     assert [sku.partition("[")[0] for sku, _ in sent] == ["", "gift x"]
 
 
+async def test_no_clock_of_code_runs() -> None:
+    source = """
+const clock = new Intl.DateTimeFormat("en", {minute: "numeric", second: "numeric", fractionalSecondDigits: 3});
+const then = clock.format(new Date());
+for (let n = 0; n < 1e7; n++);
+const parts = clock.formatToParts().map((part) => part.value).join("");
+export default [clock.format() === then, parts === then, clock.format(0), typeof WeakRef, typeof FinalizationRegistry];
+"""
+    agent, _ = coder(calls("code", code=source))
+    result = await agent.run("Go.")
+    assert result.calls[0].result == '[true, true, "00:00.000", "undefined", "undefined"]'
+
+
 async def test_code_that_takes_too_long_is_ended() -> None:
     agent, _ = coder(calls("code", code="while (true) {}"), timeout_s=0.2)
     result = await agent.run("Go.")
@@ -244,3 +285,55 @@ async def test_without_the_extra_the_model_is_told_so(monkeypatch: pytest.Monkey
     result = await agent.run("Go.")
     assert result.calls[0].result == "Code cannot be run here: This sandbox has no engine for typescript."
     assert not result.calls[0].ok
+
+
+async def test_the_model_is_told_of_a_call_that_failed_when_the_code_had_ended() -> None:
+    agent, _ = coder(calls("code", code="send({sku: 'lost'}); send({sku: 'x'}); export default 'left'"))
+    result = await agent.run("Go.")
+    assert result.calls[-1].result == (
+        'left\n\nCalls that failed, which the code did not wait for:\nsend({"sku":"lost"}): ValueError: there is none'
+    )
+    assert sent == [("x", 1)]
+
+
+async def test_a_call_that_goes_on_when_its_code_fails_is_not_told_as_one_that_was_not_made() -> None:
+    source = "const one = send({sku: 'a'}); send({sku: 'b'}); await one; throw new Error('no')"
+    agent, _ = coder(calls("code", code=source))
+    result = await agent.run("Go.")
+    told = result.calls[-1].result.partition("Calls that it had made:\n")[2].split("\n")
+    assert told[0] == 'send({"sku":"a"}): done'
+    # Where it got to by then is a matter of luck; that it was not made is never said.
+    unsure = "no result when the code ended; it may have been carried out"
+    assert told[1] in ('send({"sku":"b"}): done', f'send({{"sku":"b"}}): {unsure}')
+
+
+async def test_waiting_for_a_place_is_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OneAtATime()
+    sandbox = Sandbox(engines=[engine], max_running=1)
+
+    def new_sandbox(memory_limit_bytes: int) -> Sandbox:
+        return sandbox
+
+    monkeypatch.setattr("weftline.tools.builtin.code.new_sandbox", new_sandbox)
+    agent, _ = coder(calls("code", code="export default 1"), timeout_s=0.001)
+    stored = StoredCodeTool(CodeSpec("one", "export default 1", timeout_s=0.001), secrets={}, sandbox=sandbox)
+    sandbox.run_code("export default 1")
+    run = asyncio.create_task(agent.run("Go."))
+    call = asyncio.create_task(stored.ask(b"{}", ToolContext("r", "c", "k", "one", "w")))
+    await engine.three.wait()
+    await asyncio.sleep(0.02)  # many times as long as the code may run
+    engine.go.set()
+    assert (await run).calls[-1].result == "1"
+    assert joined_text((await call).parts) == "1"
+
+
+async def test_code_that_does_not_get_its_turn_says_that_it_did_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weftline.tools.stored_code.MAX_WAIT_S", 0.001)
+    engine = OneAtATime()
+    async with Sandbox(engines=[engine], max_running=1) as sandbox:
+        stored = StoredCodeTool(CodeSpec("one", "export default 1"), secrets={}, sandbox=sandbox)
+        sandbox.run_code("export default 1")
+        output = await stored.ask(b"{}", ToolContext("r", "c", "k", "one", "w"))
+        assert "The code did not begin" in joined_text(output.parts)
+        assert output.is_error and not output.in_doubt
+        assert engine.begun == 1

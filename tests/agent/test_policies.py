@@ -31,6 +31,7 @@ from weftline import (
 )
 from weftline.agent.plans import plan_of
 from weftline.events import FinalForced, PolicyDecided
+from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.testing import ScriptedModel, calls
@@ -188,7 +189,7 @@ async def test_only_tools_that_the_filters_leave_are_offered_and_run() -> None:
     )
     result = await agent.run("Go.", policy=Policy(denied_tags=["costly"]))
     assert offered(model) == [["look"], ["look"]]
-    assert [call.how for call in result.calls] == ["excluded", "unknown", "returned"]
+    assert [call.how for call in result.calls] == ["excluded", "returned", "unknown"]
     told = results_in(result.messages)
     assert told[0] == "The tool search is not available in this run. Continue with the tools that are."
     assert "nowhere" in told[2]
@@ -400,6 +401,56 @@ async def test_an_engine_is_asked_once_per_turn_and_its_labels_reach_tools_and_l
         (0, 3, {"turn0": "seen"}),
         (1, 3, {"turn1": "seen"}),
     ]
+
+
+@pytest.mark.requirement("run.policy.decision")
+async def test_an_engine_is_told_everything_and_its_decision_is_recorded_before_any_call_runs() -> None:
+    asked: list[PolicyTurn] = []
+    ran: list[int] = []
+
+    @tool(effect="read", tags=["safe"])
+    def web_search(x: int) -> str:
+        """Searches the web."""
+        ran.append(x)
+        if x == 1:
+            raise ToolFailed("Where?", hint=Hint("missing_fields", "Say where.", missing_fields=("where",)))
+        return "ok"
+
+    def engine(turn: PolicyTurn) -> PolicyDecision:
+        asked.append(turn)
+        assert len(ran) == turn.turn  # none of the turn's own has begun
+        caps = Caps(tool_calls=3, consecutive_failures=2)
+        return PolicyDecision(allowed_tools=["web_search"], caps=caps, labels={"seen": "yes"}, metadata={"why": [1]})
+
+    agent, _ = scripted(calls("web_search", x=1), calls("web_search", x=2), tools=[web_search], policy_engine=engine)
+    policy = Policy(max_tool_calls=9, max_consecutive_failed_tool_calls=5)
+    async with agent.stream("Go.", policy=policy, metadata={"ticket": "7"}, labels={"team": "zoo"}) as run:
+        await run.result()
+        entries = (await run.entries(limit=1000)).entries
+    first, second = asked
+    assert (first.run.id, first.run.metadata, first.turn, first.hint) == (run.id, {"ticket": "7"}, 0, None)
+    [call] = first.calls
+    assert (call.tool, call.args, bool(call.id)) == ("web_search", {"x": 1}, True)
+    [offered] = first.tools
+    assert (offered.name, offered.title, offered.tags) == ("web_search", "Web search", {"safe"})
+    assert offered.description == "Searches the web."
+    assert (first.left, second.left) == (Caps(9, 5), Caps(2, 1))
+    assert second.labels == {"team": "zoo", "seen": "yes"}
+    assert second.hint is not None and second.hint.reason == "missing_fields"
+    kinds = [entry.kind for entry in entries]
+    turns = [place for place, kind in enumerate(kinds) if kind == "turn.completed"]
+    for turn in (0, 1):  # a turn that was killed after this is not asked about again: tests/crash/test_policies.py
+        batch = kinds[turns[turn] : turns[turn + 1]]
+        assert batch.index("policy.decided") < batch.index("call.opened") < batch.index("call.started")
+    [decided, _] = [entry for entry in entries if entry.kind == "policy.decided"]
+    assert decided.head == {
+        "type": "policy.decided",
+        "turn": 0,
+        "allowed": ["web_search"],
+        "calls_left": 3,
+        "failures_left": 2,
+    }
+    assert decided.body == {"labels": {"seen": "yes"}, "metadata": {"why": [1]}}
 
 
 @pytest.mark.requirement("run.policy.fail_closed")

@@ -264,7 +264,7 @@ async def test_three_subagents_work_at_once_and_further_ones_are_refused_with_a_
     model = ScriptedModel([several("worker", "1", "2", "3", "4", "5"), "Done."])
     async with asyncio.timeout(PATIENCE_S):
         result = await Agent(model, tools=[worker.as_tool("Works.")]).run("Go.")
-    assert [call.how for call in result.calls] == ["blocked", "blocked", "returned", "returned", "returned"]
+    assert [call.how for call in result.calls] == ["returned", "returned", "returned", "blocked", "blocked"]
     assert {call.result for call in result.calls} == {"Met.", prompts.too_many_children(3)}
 
 

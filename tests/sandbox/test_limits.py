@@ -177,3 +177,102 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+ODD_VALUES = {
+    "javascript": {
+        "new Proxy({}, {ownKeys() { throw 1 }})": "1",
+        "(() => { const {proxy, revoke} = Proxy.revocable([], {}); revoke(); return {a: [proxy]} })()": (
+            "result.a[0]: a proxy that was revoked cannot leave the sandbox"
+        ),
+        "(() => { const u = new Uint8Array(4); u.buffer.transfer(); return [u] })()": (
+            "result[0]: bytes that were given away cannot leave the sandbox"
+        ),
+        "({a: {[Symbol('x')]: 1}})": "result.a: a key that is a symbol cannot leave the sandbox",
+    },
+    "python": {"locals()": "name 'locals' is not defined"},
+}
+
+
+@pytest.mark.parametrize("language", ODD_VALUES)
+async def test_odd_values_are_refused_with_their_path(sandbox: Sandbox, language: str) -> None:
+    for value, message in ODD_VALUES[language].items():
+        source = f"def default():\n    return {value}" if language == "python" else f"export default () => {value}"
+        result = await sandbox.run_code(source, language=language)
+        assert (result.status, result.error and result.error.message) == ("error", message)
+
+
+async def test_large_numbers_of_javascript_are_the_same_numbers_here(sandbox: Sandbox) -> None:
+    source = "export default [2 ** 53, 2 ** 63, -(2 ** 64), 1e20, 1e21, 2 ** 53 - 1, 1.5]"
+    result = await sandbox.run_code(source, language="javascript")
+    assert result.result == [2**53, 2**63, -(2**64), 10**20, 1e21, 2**53 - 1, 1.5]
+
+
+TREE = {
+    "javascript": "let a = []; for (let n = 0; n < 30; n++) a = [a, a];\nconsole.log(a, 2);\nexport default 1",
+    "python": "a = []\nfor n in range(30):\n    a = [a, a]\nconsole.log(a, 10 ** 5000)\ndefault = 1",
+}
+
+
+@pytest.mark.parametrize("language", TREE)
+async def test_a_log_of_something_enormous_is_a_short_text(sandbox: Sandbox, language: str) -> None:
+    result = await sandbox.run_code(TREE[language], language=language)
+    assert result.status == "success", result.error
+    assert result.logs[0].args == ("a list of 2", "2" if language == "javascript" else "an integer that is too long")
+
+
+async def test_what_monty_reads_otherwise_is_refused_by_name(sandbox: Sandbox) -> None:
+    for source, message in (
+        ("default = {'\\ud800': 1, '\\ud801': 2}", "Monty has no text with half of a surrogate pair"),
+        (f"default = {'-' * 100_000}1", "the code is too long, or nested too deeply"),
+    ):
+        result = await sandbox.run_code(source, language="python")
+        assert (result.status, result.error and result.error.message) == ("link_error", message)
+
+
+async def test_print_writes_to_the_callers_console_if_there_is_one(sandbox: Sandbox) -> None:
+    heard: list[object] = []
+    result = await sandbox.run_code(
+        "print('a', 1)\nconsole.log('b')\ndefault = 1", language="python", globals={"console": {"log": heard.append}}
+    )
+    assert (heard, result.logs) == (["a 1", "b"], ())
+
+
+PLACES = {
+    "javascript": "await f(1);\nexport default async () => {\n  await f(-1);\n};",
+    "python": "await f(1)\nasync def default():\n    await f(-1)",
+}
+
+
+@pytest.mark.parametrize("language", PLACES)
+async def test_the_failure_of_a_host_function_has_the_place_of_its_call(sandbox: Sandbox, language: str) -> None:
+    def f(n: int) -> int:
+        if n < 0:
+            raise ValueError("too little")
+        return n
+
+    error = (await sandbox.run_code(PLACES[language], language=language, globals={"f": f})).error
+    assert error is not None and (error.name, error.message, error.filename, error.line) == (
+        "ValueError",
+        "too little",
+        "<runCode>",
+        3,
+    )
+
+
+async def test_an_import_of_a_source_phase_does_not_crash_the_engine(sandbox: Sandbox) -> None:
+    modules = {"./a.js": "export const a = 1", "./b.js": "import source a from './a.js'"}
+    result = await sandbox.run_code("import source a from './a.js'\nexport default 1", modules=modules)
+    assert (result.status, result.error and result.error.specifier) == ("link_error", "./a.js")
+    late = "export default await import('./b.js').catch((e) => e.name)"
+    assert (await sandbox.run_code(late, modules=modules)).result == "TypeError"
+
+
+async def test_imports_of_one_module_at_the_same_time_do_not_disturb_each_other(sandbox: Sandbox) -> None:
+    modules = {"./a.js": "import './b.js'; export const a = 1", "./b.js": "export const b = 2", "./c.js": "import 'no'"}
+    source = """
+const all = await Promise.allSettled(["./a.js", "./b.js", "./c.js", "./a.js", "./c.js"].map((path) => import(path)));
+export default all.map((one) => one.reason ? one.reason instanceof TypeError : Object.keys(one.value));
+"""
+    result = await sandbox.run_code(source, modules=modules)
+    assert result.result == [["a"], ["b"], True, ["a"], True]

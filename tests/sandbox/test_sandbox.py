@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,10 @@ from weftline.sandbox.deno import DenoEngine
 from weftline.sandbox.execution import MAX_LOGS, MAX_REPORTS, Served
 from weftline.sandbox.monty import MontyEngine
 from weftline.sandbox.process import Pool, Program
+
+
+async def cancelled() -> None:
+    raise asyncio.CancelledError("elsewhere")
 
 
 @pytest.mark.requirement("sandbox.limit.safety_cap")
@@ -121,12 +125,59 @@ async def test_isolation_that_is_required_and_not_there_refuses_the_code(
         {"modules": {"a.js": "", "./a.js": ""}},
         {"modules": {"main.ts": ""}, "filename": "main.ts"},
         {"memory_limit_bytes": 1000},
+        {"memory_limit_bytes": 0},
+        {"memory_limit_bytes": 2e8},
+        {"modules": {"/rooted.js": ""}},
+        {"modules": {"a.js": 5}},
+        {"modules": ["a.js"]},
+        {"imports": {"https://x.example/a.js": {}}},
+        {"imports": {"node:fs": {}}},
+        {"imports": {"a": 1}},
+        {"imports": {"a": {1: 2}}},
+        {"imports": [1]},
+        {"globals": {1: 2}},
+        {"source": None},
+        {"source": b"export default 1"},
+        {"fn": 5},
+        {"args": "abc"},
+        {"args": {"a": 1}},
+        {"filename": 5},
+        {"language": 5},
+        {"owner": []},
+        {"report": 5},
+        {"report": cancelled},
     ],
 )
 async def test_what_cannot_be_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
     async with Sandbox(engines=[StandIn()]) as sandbox:
         with pytest.raises(ValueError):
-            sandbox.run_code("", **given)  # pyright: ignore
+            sandbox.run_code(**{"source": "", **given})  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_running": 0},
+        {"max_running": -1},
+        {"max_running": 1.5},
+        {"safety_cap_s": 0},
+        {"safety_cap_s": float("nan")},
+        {"safety_cap_s": float("inf")},
+        {"memory_limit_bytes": 1},
+    ],
+)
+def test_a_sandbox_that_cannot_be_is_refused(given: Mapping[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        Sandbox(**given)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "given", [{"globals": {"__weftline_x": 1}}, {"imports": {"a": {"__weftline_x": 1}}}, {"globals": {"console": 1}}]
+)
+async def test_what_python_cannot_be_handed_is_refused_at_the_call(given: Mapping[str, Mapping[str, object]]) -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError):
+            sandbox.run_code("default = 1", language="python", **given)  # pyright: ignore
 
 
 def served(functions: Sequence[HostFunction] = ()) -> Served:
@@ -177,10 +228,15 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     fake.chmod(0o755)
     pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
     taken = await pool.take()
-    idle = await pool.take()
-    await pool.give_back(idle)
+    first = await pool.take()
+    await pool.give_back(first)
     async with asyncio.timeout(60):
-        await idle.ended()
+        await first.ended()
+        # Nobody was there any more when this one comes back: it does not stay for ever either.
+        second = await pool.take()
+        await asyncio.sleep(0.05)
+        await pool.give_back(second)
+        await second.ended()
     assert taken.alive
     await taken.kill()
     await pool.close()
@@ -250,3 +306,84 @@ def test_folders_of_hosts_that_were_killed_are_put_away(tmp_path: Path, monkeypa
     mine.mkdir()
     made = Path(process.own_directory())
     assert sorted(tmp_path.iterdir()) == sorted([mine, made])
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def unspeakable() -> None:
+    raise Unspeakable
+
+
+ANSWERS: dict[str, tuple[Callable[[], object], str]] = {
+    "CancelledError": (cancelled, "elsewhere"),
+    "Unspeakable": (unspeakable, ""),
+    "text": (lambda: "x" * (9 << 20), "the answer: more than 8 MiB cannot cross the border of the sandbox"),
+    "parts": (
+        lambda: [0] * 200_001,
+        "the answer: a value of more than 200,000 parts cannot cross the border of the sandbox",
+    ),
+    "digits": (
+        lambda: [10**4000],
+        "the answer[0]: an integer of more than 4,000 digits cannot cross the border of the sandbox",
+    ),
+}
+CATCHES = {
+    "javascript": "let r; try { await f() } catch (e) { r = [e.name, e.message] }\nexport default r",
+    "python": "try:\n    await f()\nexcept BaseException as e:\n    default = ['', str(e)]",
+}
+
+
+@pytest.mark.parametrize("language", CATCHES)
+async def test_every_call_is_answered_whatever_its_function_does(language: str) -> None:
+    async with Sandbox() as sandbox:
+        for name, (function, words) in ANSWERS.items():
+            result = await sandbox.run_code(CATCHES[language], language=language, globals={"f": function})
+            told = result.result
+            assert isinstance(told, list) and isinstance(told[1], str), (name, result)
+            assert told[1].endswith(words) and (language == "python" or told[0] in (name, "TypeError")), (name, told)
+            assert "Traceback" not in told[1]
+
+
+@pytest.mark.parametrize(
+    ("language", "source"), [("javascript", "f(1); export default 1"), ("python", "f(1)\ndefault = 1")]
+)
+async def test_the_result_names_the_calls_that_were_open_at_the_end(language: str, source: str) -> None:
+    async def never(n: int) -> None:
+        await asyncio.Event().wait()
+
+    async with Sandbox() as sandbox:
+        result = await sandbox.run_code(source, language=language, globals={"f": never})
+    assert (result.result, result.open_calls) == (1, (1,))
+
+
+async def test_integers_that_are_too_long_are_refused_at_the_call_with_their_path() -> None:
+    async with Sandbox() as sandbox:
+        with pytest.raises(ValueError, match=r"args\[0\]\.n: an integer of more than 4,000 digits"):
+            sandbox.run_code("export default 1", args=[{"n": -(10**4000)}])
+
+
+def test_processes_end_with_their_loop_though_nobody_closes_the_sandbox() -> None:
+    sandbox = Sandbox(engines=[DenoEngine(warm=1), MontyEngine()])
+    left: list[int] = []
+
+    async def leave(running: str) -> None:
+        assert (await sandbox.run_code("export default 1")).result == 1
+        assert (await sandbox.run_code("default = 1", language="python")).result == 1
+        begun = asyncio.Event()
+        sandbox.run_code(running, language="python", globals={"begun": begun.set})
+        await begun.wait()
+        left.extend(children())
+
+    for _ in range(2):  # and the next loop is served too
+        asyncio.run(leave("begun()\nwhile True:\n    pass\ndefault = 1"))
+        assert len(left) >= 2
+        assert not set(left) & set(children())
+    asyncio.run(sandbox.close())
+
+
+def children() -> list[int]:
+    listed = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return [int(pid) for pid in " ".join(listed).split()]

@@ -114,3 +114,38 @@ async def test_a_call_for_a_client_and_a_decision_are_told_as_what_they_wait_for
     assert decided["type"] == "tool_authorization" and decided["approved"] is False
     assert (decided["name"], decided["summary"]) == ("pay", asked["question"])
     assert decided["approvedBy"].startswith("key:")
+
+
+async def test_a_run_is_shown_as_it_stands_with_the_id_of_its_turn(api: Api) -> None:
+    run = await api.start("pay", tools=[{"kind": "server", "name": "pay"}], turnId="turn-7")
+    async with api.stream(run) as stream:
+        asked = await stream.until("await_opened")
+        half = (await api.get(f"agent-runs/{run}/snapshot")).json
+        await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", {"outcome": "approved"})
+        await stream.rest()
+    whole = (await api.get(f"agent-runs/{run}/snapshot")).json
+    assert (half["runId"], half["turnId"], half["sessionId"], half["labels"]) == (run, "turn-7", None, {})
+    assert (half["status"], half["phase"]) == ("paused", "executing_tools")
+    [question] = half["awaits"]
+    assert (question["kind"], question["awaitId"]) == ("await_confirmation", asked["awaitId"])
+    assert question["payload"]["args"] == asked["args"] and question["payload"]["question"] == asked["question"]
+    assert (whole["status"], whole["phase"], whole["awaits"]) == ("succeeded", "succeeded", [])
+    [call] = whole["toolCalls"]
+    assert (call["name"], call["error"], call["childRunId"]) == ("pay", None, None)
+    assert call["scheduledAt"] <= call["startedAt"] <= call["completedAt"] <= whole["updatedAt"]
+    assert sum(used["inputTokens"] for used in whole["tokensByModel"].values()) == whole["tokens"]["inputTokens"]
+    assert {one["turnId"] for one in bodies(await frames(api, run, "all"))} == {"turn-7"}
+    check_error(await api.get("agent-runs/run_1000000000000000/snapshot"), 404, "not_found")
+
+
+async def test_the_id_of_a_turn_goes_with_a_message_and_not_with_a_session(api: Api) -> None:
+    session = await api.session("hello")
+    run = await api.send(session, turnId="turn-8")
+    await api.events(run)
+    shown = (await api.get(f"agent-runs/{run}/snapshot")).json
+    assert (shown["turnId"], shown["sessionId"]) == ("turn-8", session)
+    reply = await api.post("agent-sessions", {"modelId": "scripted:hello", "turnId": "x"})
+    assert "turnId: a session is created without input" in check_error(reply, 400, "invalid_request")["message"]
+    for wrong in ("", "x" * 256, 7, "a\x00"):
+        reply = await api.post("agent-runs", {"modelId": "scripted:hello", "prompt": "x", "turnId": wrong})
+        assert check_error(reply, 400, "invalid_request")["message"].startswith("turnId: ")

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
 from weftline.agent.above import Above, Listener
+from weftline.agent.around_calls import AroundCalls
 from weftline.agent.asking import answer_by_code
-from weftline.agent.call_values import coerced_args, in_words, object_of, parts_of, written_object
+from weftline.agent.call_values import coerced_args, object_of
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext, RunInfo
 from weftline.agent.deps import OwnedDeps
@@ -25,15 +26,14 @@ from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
 from weftline.agent.judging import judged
 from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
+from weftline.agent.noting import Notes
 from weftline.agent.output import OutputType
-from weftline.agent.persisting import LargeResults
 from weftline.agent.shaping import RequestShaper
-from weftline.agent.skills.activation import USE
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
 from weftline.canonical import canonical_value
 from weftline.kernel.entries import Fact, RunEnded
-from weftline.messages import Assistant, Message, Text, UserPart, joined_text
+from weftline.messages import Assistant, Message, Text
 from weftline.plan import RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.runtime.children import as_result
@@ -49,9 +49,8 @@ from weftline.runtime.code import (
     PendingTurn,
 )
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.base import ReplacesContent, Tool, ToolContext, ToolFailed, ToolOutput
-from weftline.tools.coercion import coercions
-from weftline.tools.results import output_bytes, output_of, raised_by
+from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
+from weftline.tools.results import output_of, raised_by
 from weftline.tools.workers import left_behind
 
 logger = logging.getLogger(__name__)
@@ -93,7 +92,8 @@ class AgentCode:
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self.context = RunContext(info, deps)
+        self._notes = Notes()
+        self.context = RunContext(info, deps, self._notes.note)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -115,13 +115,13 @@ class AgentCode:
         self._hooks = hooks
         self._frame = frame or Frame()
         self._shaper = RequestShaper(self._frame, hooks, self.context)
-        self._large = LargeResults(self._frame.behavior, run_id=info.id, keep=frozenset({USE}))
+        self._around = AroundCalls(hooks, self._frame, self.context, above=self.above)
         self._output = output
         self._instructions = instructions
         self._newest = newest
         """What the agent has in this process, whatever the run began with."""
         asked = 0 if plan is None else len(plan.messages) - plan.given
-        self._facts = FactPoints(hooks, self._frame.aliases, self.tell, asked=asked)
+        self._facts = FactPoints(hooks, self._frame.aliases, self._around.tell, asked=asked)
         self._deps = owned
         self._problem: tuple[str, str] | None = None
         """Why the model cannot be asked any more: a code, and the reason in words."""
@@ -144,11 +144,7 @@ class AgentCode:
     @property
     def gates(self) -> bool:
         asked = (points.ToolGate, points.ToolUnknown, points.ToolError, points.ArgumentsRejected)
-        return bool(self._frame.gates) or any(self._wants(point) for point in asked)
-
-    def _wants(self, point: type[points.Point]) -> bool:
-        """Whether some hook is called at this point, also one of a run above."""
-        return point in self._hooks or self.above.wants(point)
+        return bool(self._frame.gates) or any(self._around.wants(point) for point in asked)
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
@@ -192,11 +188,15 @@ class AgentCode:
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         self._require_whole()
+        self._notes.begin_turn(turn)
         try:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             self._raised = failed.__cause__
             raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
+
+    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        return self._notes.taken()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)
@@ -205,16 +205,16 @@ class AgentCode:
         return self._frame.aliases.received(message)
 
     async def renewed(self, turn: int, provider: str) -> None:
-        if not self._wants(points.OAuthRefreshed):
+        if not self._around.wants(points.OAuthRefreshed):
             return
         try:
-            await self.tell(points.OAuthRefreshed(turn, provider))
+            await self._around.tell(points.OAuthRefreshed(turn, provider))
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
         kind_of_point = points.TextStreamed if kind == "text" else points.ThinkingStreamed
-        if not self._wants(kind_of_point):
+        if not self._around.wants(kind_of_point):
             return
         point = kind_of_point(turn, text)
         try:
@@ -226,10 +226,10 @@ class AgentCode:
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
         self._refusal, self._unchecked = error, None
         try:
-            if self._wants(points.StreamEnded) and message is not None and message.text:
-                await self.tell(points.StreamEnded(turn, message.text))
-            if self._wants(points.AfterModel):
-                await self.tell(points.AfterModel(turn, message, error))
+            if self._around.wants(points.StreamEnded) and message is not None and message.text:
+                await self._around.tell(points.StreamEnded(turn, message.text))
+            if self._around.wants(points.AfterModel):
+                await self._around.tell(points.AfterModel(turn, message, error))
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
         self._require_whole()
@@ -252,10 +252,10 @@ class AgentCode:
         try:
             return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(self._shown(call)))
+            return _blocked(call, prompts.gate_failed(self._around.shown(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
-        shown, asked = self._shown(call), object_of(call.args)
+        shown, asked = self._around.shown(call), object_of(call.args)
         gate = points.ToolGate(
             turn=call.turn,
             call_id=call.id,
@@ -294,7 +294,7 @@ class AgentCode:
         if verdict.blocked is not None:
             return replace(_blocked(call, verdict.blocked), yields=verdict.yields, over=verdict.over)
         if call.tool is None or not fits:
-            return replace(await self._unfit(call), over=verdict.over, steer=verdict.steer)
+            return replace(await self._around.unfit(call), over=verdict.over, steer=verdict.steer)
         allowed = "" if gate.asks is not None else self._preapproved(call, object_of(final), context)
         return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed)
 
@@ -320,23 +320,8 @@ class AgentCode:
         return Verdict(over=over, steer=steer)
 
     async def _substituted(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> Gated:
-        output = await self._finished(call, output, stored=stored)
+        output = await self._around.finished(call, output, stored=stored)
         return Gated("answered", call.args, output.parts, output.is_error)
-
-    async def _unfit(self, call: PendingCall) -> Gated:
-        """A call of a tool that is not there, or with arguments that do not fit it."""
-        shown = self._shown(call)
-        if call.tool is not None:
-            await self.tell(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
-            return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=shown)
-        await self._shaped_point(unknown)
-        parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
-        if not unknown.suppress_error and points.ToolError in self._hooks:
-            failed = points.ToolError(*_where(call), parts, display_name=shown)
-            await self._shaped_point(failed)
-            parts = parts_of(failed.result, before=parts, tool=call.name)
-        return Gated("unknown", call.args, parts, is_error=True)
 
     async def judge(self, turn: PendingTurn) -> Judged:
         return await judged(getattr(self.owner, "policy_engine", None), turn, self.info)
@@ -350,9 +335,9 @@ class AgentCode:
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
-        hooks, shown = self._hooks, self._shown(call)
+        hooks, shown = self._hooks, self._around.shown(call)
         try:
-            await self._before(call, context)
+            await self._around.before(call, context)
         except HookFailed:
             return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
         raised: BaseException | None = None
@@ -374,7 +359,7 @@ class AgentCode:
                 self.quiet.set()
         if output.asks is not None:
             return output  # there is no result yet
-        output = await self._after_running(call, output, raised)
+        output = await self._around.after(call, output, raised)
         if not output.is_error:
             self._frame.dedup.remember(call, object_of(call.args), context.state)
         return output
@@ -383,27 +368,6 @@ class AgentCode:
         self.threads.add(call)
         call.add_done_callback(self.threads.discard)
 
-    async def _after_running(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
-        """Whatever the hooks do, the model learns that the tool has run."""
-        try:
-            return await self._after(call, output, raised)
-        except HookFailed:
-            return replace(output, parts=(Text(prompts.result_withheld(self._shown(call))),), is_error=True)
-
-    async def _after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
-        shown = self._shown(call)
-        if output.is_error and self._wants(points.ToolError):
-            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=shown)
-            await self._shaped_point(failed)
-            await self.above.shape(failed)
-            output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
-        if output.is_error and points.ToolAfterFailure in self._hooks:
-            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=shown)
-            await self.tell(point)
-        elif not output.is_error and points.ToolAfterSuccess in self._hooks:
-            await self.tell(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
-        return await self._finished(call, output)
-
     # Calls that are carried out by child runs
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
@@ -411,11 +375,11 @@ class AgentCode:
         assert isinstance(subagent, Subagent) and self._planner is not None and self._plan is not None
         task, system = subagent.task(call.args)
         try:
-            await self._before(call, context)
+            await self._around.before(call, context)
             if SpawnBefore in self._hooks:
-                await self.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
+                await self._around.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
-            raise ToolFailed(prompts.gate_failed(self._shown(call))) from failed
+            raise ToolFailed(prompts.gate_failed(self._around.shown(call))) from failed
         return await self._planner(self._plan, subagent, task, system=system, limits=limits)
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
@@ -426,71 +390,24 @@ class AgentCode:
         try:
             if end.status == "succeeded":
                 if SpawnComplete in self._hooks:
-                    await self.tell(SpawnComplete(*where, end.text, *counts))
+                    await self._around.tell(SpawnComplete(*where, end.text, *counts))
             elif SpawnError in self._hooks:
-                await self.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
+                await self._around.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
         except HookFailed:
-            return ToolOutput.of(prompts.result_withheld(self._shown(call)), is_error=True)
-        return await self._after_running(call, output, None)
-
-    async def _before(self, call: PendingCall, context: ToolContext) -> None:
-        hooks = self._hooks
-        if not self._wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
-            return
-        shown = self._shown(call)
-        changed = coercions(written_object(call.raw_args), object_of(call.prepared))
-        if changed:
-            await self.tell(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
-        if self._wants(points.ToolBefore):
-            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
-            args, counts = object_of(call.args), dict(call.counts)
-            await self.tell(
-                points.ToolBefore(
-                    call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, display_name=shown
-                )
-            )
-
-    async def _finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
-        """The last part of the way of every result, whoever gave it. One that was `stored` before is small enough."""
-        hooks, shown = self._hooks, self._shown(call)
-        if points.ToolTransform in hooks:
-            size = output_bytes(output.parts)
-            point = points.ToolTransform(
-                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=shown
-            )
-            await self._shaped_point(point)
-            parts = parts_of(point.result, before=output.parts, tool=call.name)
-            output = replace(output, parts=parts, is_error=point.is_error)
-        whole = output
-        output = output if stored else await self._large.stored(call, output)
-        if output is not whole and points.ToolResultStored in hooks:
-            size, stub = output_bytes(whole.parts), joined_text(output.parts)
-            await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
-        if self._wants(points.ToolAfter):
-            seen = in_words(output.parts) if call.is_blind() else output.parts
-            size, counts = output_bytes(seen), dict(call.counts)
-            await self.tell(
-                points.ToolAfter(
-                    call.turn,
-                    call.id,
-                    call.name,
-                    seen,
-                    output.is_error,
-                    size,
-                    counts,
-                    output.bounds,
-                    output.server_data,
-                    display_name=shown,
-                )
-            )
-        return output
-
-    def _shown(self, call: PendingCall) -> str:
-        return self._frame.aliases.wire(call.name)
+            return ToolOutput.of(prompts.result_withheld(self._around.shown(call)), is_error=True)
+        return await self._around.after(call, output, None)
 
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
+        said = await self._judged(text)
+        try:
+            await self._facts.judged()
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
+        return said
+
+    async def _judged(self, text: str) -> str:
         value: object = text
         if self._output is not None:
             try:
@@ -521,9 +438,8 @@ class AgentCode:
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
         told = (points.RunEnded, points.RunCancelled)
-        has_words = (
-            bool(self._frame.skills) or self._observed is not None or any(point in self._hooks for point in told)
-        )
+        told_late = self._facts.waits or any(point in self._hooks for point in told)
+        has_words = bool(self._frame.skills) or self._observed is not None or told_late
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -532,21 +448,24 @@ class AgentCode:
             self.leaving.begin()
 
     async def _last_words(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+        with suppress(HookFailed):
+            await self._facts.judged()
         for one in self._frame.skills:
             await one.end_run(dict(memory), run_id=self.info.id)
         with suppress(HookFailed):  # the run has ended: there is nothing left to fail
             if fact.status == "cancelled" and points.RunCancelled in self._hooks:
-                await self.tell(points.RunCancelled(fact.reason))
+                await self._around.tell(points.RunCancelled(fact.reason))
         with suppress(HookFailed):
             if points.RunEnded in self._hooks:
-                await self.tell(points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd)))
+                await self._around.tell(
+                    points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd))
+                )
         if self._observed is not None:
             await self._observed()
 
     async def tell(self, point: points.Point) -> None:
         """Raises `HookFailed` if a hook fails that must not."""
-        await self._hooks.watch(point, self.context)
-        await self.above.watch(point)
+        await self._around.tell(point)
 
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """The next model call, and with it the run, fails with this."""
@@ -567,13 +486,6 @@ class AgentCode:
         if self._problem is not None:
             code, problem = self._problem
             raise CodeFailed(problem, code=code)
-
-    async def _shaped_point(self, point: points.Point) -> None:
-        await self._hooks.shape(point, self.context)
-
-
-def _where(call: PendingCall) -> tuple[int, str, str]:
-    return call.turn, call.id, call.name
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:

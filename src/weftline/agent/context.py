@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
@@ -32,8 +33,16 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """How many runs there are above it."""
 
 
+def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+    return None
+
+
 class RunContext(Struct, Generic[DepsT], frozen=True):
     """The run that a hook or a function for instructions is called for, with the agent's deps."""
 
     run: RunInfo
     deps: DepsT
+    note: Callable[..., None] = _nobody_listens
+    """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
+    `notes` of its result if the turn is the last one. No model reads it.
+    """

@@ -28,7 +28,7 @@ from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
-from weftline.agent.options import RunOptions, check_deps, check_options
+from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
@@ -533,6 +533,8 @@ class Engine(WatchedRuns, EndedRuns):
             metadata=checked_metadata(options.get("metadata")),
             labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            turn_id=turn_id_of(options.get("turn_id")),
+            reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,
         )
         if plan.limits.max_cost_nusd is not None:

@@ -13,7 +13,7 @@ from weftline.agent.call_values import object_of
 from weftline.agent.context import RunInfo
 from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
 from weftline.runtime.code import Judged, PendingTurn
-from weftline.tools.base import tags_of
+from weftline.tools.base import Tool, tags_of, title_of
 from weftline.tools.workers import shared_workers
 
 _Left: TypeAlias = Annotated[int, Meta(ge=0)] | None
@@ -42,10 +42,11 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
         run=info,
         turn=turn.turn,
         calls=[RequestedCall(call.id, call.name, object_of(call.args)) for call in turn.calls],
-        tools=[OfferedTool(tool.spec.name, tool.spec.description, tags_of(tool)) for tool in turn.tools],
+        tools=[_offered(tool) for tool in turn.tools],
         left=Caps(turn.calls_left, turn.failures_left),
         labels=dict(turn.labels),
         unavailable=turn.unavailable,
+        hint=turn.hint,
     )
     # A plain function may block, on a file or a rule server: it gets a thread, as a plain tool does.
     answered = engine(asked) if _is_async(engine) else await shared_workers().run(partial(engine, asked))
@@ -65,6 +66,10 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
         said.labels,
         said.metadata,
     )
+
+
+def _offered(tool: Tool) -> OfferedTool:
+    return OfferedTool(tool.spec.name, tool.spec.description, tags_of(tool), title_of(tool))
 
 
 def _is_async(engine: PolicyEngine) -> bool:

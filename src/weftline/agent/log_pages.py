@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import decode
 
+from weftline.details.teller import facts_of
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store.base import LogReader, Stored
 
@@ -22,6 +24,8 @@ class LogEntry(Struct, frozen=True, kw_only=True):
     kind: str
     head: dict[str, Any] | None
     body: Any
+    turn_id: str = ""
+    """The one that the run was started with, or else its id."""
 
 
 class LogPage(Struct, frozen=True):
@@ -37,13 +41,15 @@ async def log_page(log: LogReader, key: int, run_id: str, *, after: int, limit: 
     """Raises `InvalidRequest` for a limit below 1."""
     if limit < 1:
         raise InvalidRequest(f"limit must be 1 or more, not {limit}.")
+    first = await log.entry(key, 1)
+    turn_id = facts_of(run_id, created=None if first is None else first.body, thread=None).turn_id
     found: list[LogEntry] = []
     last = max(after, 0)
     while True:
         page = await log.page(key, after=last, max_bytes=_READ_BYTES)
         if page is None:
             raise NotFound(f"There is no run {run_id!r}.", code="unknown_run")
-        for entry in [entry for item in page.items for entry in _entries(run_id, item) if entry.seq > last]:
+        for entry in [entry for item in page.items for entry in _entries(run_id, turn_id, item) if entry.seq > last]:
             if len(found) == limit:
                 return LogPage(tuple(found), last, at_tail=False)
             found.append(entry)
@@ -53,12 +59,11 @@ async def log_page(log: LogReader, key: int, run_id: str, *, after: int, limit: 
             return LogPage(tuple(found), last, at_tail=True)
 
 
-def _entries(run_id: str, item: Stored) -> list[LogEntry]:
+def _entries(run_id: str, turn_id: str, item: Stored) -> list[LogEntry]:
     if item.head:
         body = decode(item.body) if item.body else None
         head: dict[str, Any] = decode(item.head)
-        return [LogEntry(run_id=run_id, seq=item.seq, at=item.at, kind=item.kind, head=head, body=body)]
-    return [
-        LogEntry(run_id=run_id, seq=item.seq + number, at=item.at, kind=item.kind, head=None, body=decode(body))
-        for number, body in enumerate(item.body.split(b"\n"))
-    ]
+        entry = LogEntry(run_id=run_id, seq=item.seq, at=item.at, kind=item.kind, head=head, body=body, turn_id=turn_id)
+        return [entry]
+    of_run = partial(LogEntry, run_id=run_id, turn_id=turn_id, at=item.at, kind=item.kind, head=None)
+    return [of_run(seq=item.seq + number, body=decode(body)) for number, body in enumerate(item.body.split(b"\n"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
 from weftline.agent import checked
 from weftline.agent.attached import FileLike
@@ -16,8 +16,10 @@ from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
+from weftline.errors import InvalidRequest
 from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
+from weftline.reminders import MAX_REMINDERS, Reminder
 from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ else:
     from typing import TypeVar
 
     DepsT = TypeVar("DepsT")
+
+
+_MAX_TURN_ID_CHARS = 255
 
 
 class RunOptions(TypedDict, Generic[DepsT], total=False):
@@ -62,8 +67,30 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Any JSON object, for hooks, tools and whoever reads the log."""
     labels: Mapping[str, str]
     """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
+    reminders: Sequence[Reminder]
+    """What the model is reminded of, with some requests of this run."""
+    turn_id: str
+    """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
+
+
+def reminders_of(given: object) -> tuple[Reminder, ...]:
+    """Raises `InvalidRequest` for what is not a list of reminders, each with an id of its own."""
+    listed = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [None]
+    found = [one for one in listed if isinstance(one, Reminder)]
+    if len(found) < len(listed) or len({one.id for one in found}) < len(found) or len(found) > MAX_REMINDERS:
+        raise InvalidRequest(f"reminders= is a list of up to {MAX_REMINDERS} Reminders with ids of their own.")
+    return tuple(found)
+
+
+def turn_id_of(given: object) -> str:
+    """Raises `InvalidRequest` for what is not a name."""
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not given or len(given) > _MAX_TURN_ID_CHARS or "\x00" in given:
+        raise InvalidRequest(f"turn_id= is a text of 1 to {_MAX_TURN_ID_CHARS} characters.")
+    return given
 
 
 def check_options(prompt: object, options: Mapping[str, Any]) -> None:
@@ -86,8 +113,6 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
             checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
         for one in options.get("hooks", ()):
             check_hook(one)
-        if options.get("metadata") is not None:
-            checked.metadata(options["metadata"])
 
 
 def check_parts(given: Mapping[str, Any]) -> None:

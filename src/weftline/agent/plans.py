@@ -22,6 +22,7 @@ from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
+from weftline.reminders import Reminder
 from weftline.runtime.code import ChildLimits
 
 _NO_SETTINGS = Settings()
@@ -46,6 +47,8 @@ def plan_of(
     metadata: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     requested_by: str = "",
+    turn_id: str = "",
+    reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
     """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
@@ -81,6 +84,8 @@ def plan_of(
         code=code,
         only=None if only is None else tuple(only),
         requested_by=requested_by,
+        turn_id=turn_id,
+        reminders=reminders,
     )
 
 
@@ -95,6 +100,7 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
         output_schema=None,
         limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
         given=0,
+        reminders=(),
     )
 
 
@@ -122,6 +128,7 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         metadata=parent.metadata,
         labels=parent.labels,
         requested_by=parent.requested_by,
+        turn_id=parent.turn_id,
     )
 
 
@@ -159,6 +166,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         metadata=sent.metadata,
         labels=sent.labels,
         requested_by=sent.requested_by,
+        turn_id=sent.turn_id,
     )
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from weftline.agent.context import RunInfo
+from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule, TagClause
 
 _COUNTS: Final = ("max_tool_calls", "per_turn_max_tool_calls", "max_consecutive_failed_tool_calls")
@@ -174,6 +175,8 @@ class OfferedTool:
     name: str
     description: str
     tags: frozenset[str]
+    title: str = ""
+    """Its name, as people read it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +193,8 @@ class PolicyTurn:
     """The run's, and what earlier decisions have added."""
     unavailable: Sequence[str] = ()
     """The tools that were called in the turn before and were not there, or not allowed."""
+    hint: Hint | None = None
+    """That of the run's latest call that failed with one."""
 
 
 @dataclass(frozen=True, kw_only=True)

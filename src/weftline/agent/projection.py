@@ -18,6 +18,7 @@ from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
+from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -35,6 +36,8 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
+            if item.kind in _UNSHOWN:
+                continue
             make = _OBSERVED.get(item.kind)
             for seq, body in enumerate(item.body.split(b"\n"), item.seq):
                 if batch.after < seq <= batch.last_seq:
@@ -300,6 +303,10 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
     log.TOOL_PROGRESS: _progress,
     log.TOOL_NOTE: _note,
 }
+
+
+_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE})
+"""What only `weftline.details` tells."""
 
 
 def object_of(args: str | bytes | Raw) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from msgspec import Struct
 from weftline.errors import WeftlineError
 from weftline.failure import Failure
 from weftline.kernel.bodies import ProviderFailure
-from weftline.messages import Message, Usage
+from weftline.kernel.notes import RunNote
+from weftline.messages import Assistant, Message, Usage
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ProviderError
 
@@ -60,6 +61,7 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     new_messages: tuple[Message, ...] = ()
     calls: tuple[CallRecord, ...] = ()
+    """In the order in which the model made them; those that code of the model's made come before it."""
     usage: Usage = Usage()
     own_usage: Usage = Usage()
     cost_usd: float | None = None
@@ -70,6 +72,14 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     error: str = ""
     code: str = ""
     reason: str = ""
+    agent: str | None = None
+    """The name of the run's agent, if it has one."""
+    final: Assistant | None = None
+    """The message that the run ended with; None if a terminal tool ended it, or it did not come to one."""
+    final_call: CallRecord | None = None
+    """Of a child run that a terminal tool ended: that call, whose result is the child's."""
+    notes: tuple[RunNote, ...] = ()
+    """What hooks and providers put on record about the last turn."""
     provider_failure: ProviderFailure | None = None
     """Of a run that a failed model call ended: what its provider said."""
 

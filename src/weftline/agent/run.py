@@ -12,7 +12,9 @@ from weftline.agent.profiled import Profile, classes_of, profiled_events, teller
 from weftline.agent.projection import events_of, finished_call, object_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.saved import KINDS, SavedMessage, saved_messages
+from weftline.agent.snapshots import snapshot_of
 from weftline.details import AnyDetail
+from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
 from weftline.errors import Conflict, InvalidRequest
@@ -29,8 +31,9 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Message, Usage
-from weftline.plan import decode_plan
+from weftline.kernel.notes import RUN_NOTE, RunNote, decode_run_note
+from weftline.messages import Assistant, Message, Usage
+from weftline.plan import agent_of, decode_plan
 from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
@@ -176,6 +179,13 @@ class Run(Generic[OutputT]):
         assert row is not None
         return cast("Status", row.status)
 
+    async def snapshot(self) -> RunSnapshot:
+        """The run as it stands: its phase, what it has said and used, its calls and children, and who is asked what."""
+        host = await self._engine.runtime()
+        row = await host.row(await self._key())
+        assert row is not None
+        return await snapshot_of(host.logs, row, thread=await host.session_id(row.thread))
+
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
         host = await self._engine.runtime()
@@ -298,11 +308,15 @@ class _Outcome:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._conversation = Conversation(())
-        self._calls: list[CallRecord] = []
+        self._calls: list[tuple[int, CallRecord]] = []
+        """Each with its place among those of its turn: which of them ended first is chance."""
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
         self._own = Usage()
+        self._agent: str | None = None
+        self._child = False
+        self._notes: list[RunNote] = []
         self._began_us = 0
         self._ended_us = 0
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
@@ -310,10 +324,14 @@ class _Outcome:
     def take(self, batch: EntryBatch) -> None:
         for item in batch.items:
             if not item.head:
+                if item.kind == RUN_NOTE:
+                    self._notes += [decode_run_note(body) for body in item.body.split(b"\n")]
                 continue
             head = decode_fact.decode(item.head)
             match head:
                 case RunCreated():
+                    self._child = head.parent is not None
+                    self._agent = agent_of(bodies.decode_created(item.body).plan)
                     plan = decode_plan(bodies.decode_created(item.body).plan)
                     self._conversation, self._given = Conversation(plan.messages), plan.given
                     self._began_us = item.at
@@ -333,22 +351,32 @@ class _Outcome:
     def _take_call(self, head: CallClosed, body: bytes) -> None:
         event, closed = finished_call(head, body), bodies.decode_closed(body)
         args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
-        self._calls.append(
-            CallRecord(
-                id=head.id,
-                name=head.name,
-                args=object_of(args),
-                ok=event.ok,
-                result=event.result,
-                how=head.how,
-                turn=head.turn,
-                parent_call=head.parent or None,
-                failure=_failure(event, closed.failure),
-                telemetry=event.telemetry,
-                bounds=closed.bounds,
-                server_data=closed.server_data,
-            )
+        record = CallRecord(
+            id=head.id,
+            name=head.name,
+            args=object_of(args),
+            ok=event.ok,
+            result=event.result,
+            how=head.how,
+            turn=head.turn,
+            parent_call=head.parent or None,
+            failure=_failure(event, closed.failure),
+            telemetry=event.telemetry,
+            bounds=closed.bounds,
+            server_data=closed.server_data,
         )
+        self._calls.append((head.index, record))
+
+    def _in_order(self) -> tuple[CallRecord, ...]:
+        """As the model made them; those that a call's code made come before it."""
+        places = {record.id: index for index, record in self._calls}
+
+        def place(item: tuple[int, CallRecord]) -> tuple[int, int, bool, int]:
+            index, record = item
+            below = record.parent_call in places
+            return record.turn, places[record.parent_call or record.id] if below else index, not below, index
+
+        return tuple([record for _, record in sorted(self._calls, key=place)])
 
     def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
         if self._end is None:
@@ -365,7 +393,7 @@ class _Outcome:
             value=value,
             messages=(*history, *messages),
             new_messages=tuple(messages[self._given :]),
-            calls=tuple(self._calls),
+            calls=self._in_order(),
             usage=head.usage,
             own_usage=self._own,
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
@@ -374,9 +402,19 @@ class _Outcome:
             elapsed_ms=max(self._ended_us - self._began_us, 0) // 1000,
             error=ended.error,
             code=head.code,
+            agent=self._agent,
+            final=_final(head, messages),
+            final_call=next((call for _, call in self._calls if call.id == head.call), None) if self._child else None,
+            notes=tuple([note for note in self._notes if note.turn == max(head.turns - 1, 0)]),
             provider_failure=ended.provider,
             reason=head.reason,
         )
+
+
+def _final(head: RunEnded, messages: Sequence[Message]) -> Assistant | None:
+    """The answer that a run ended with."""
+    last = messages[-1] if messages else None
+    return last if head.status == "succeeded" and not head.call and isinstance(last, Assistant) else None
 
 
 def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:

@@ -151,6 +151,14 @@ class PlannerNote(Detail, frozen=True, tag="planner_note"):
     turn: int = 0
 
 
+class PromptRendered(Detail, frozen=True, tag="prompt_rendered"):
+    """A prompt was rendered. `scope` is what this version of it is for: a `thread`, `labels`, both or neither."""
+
+    prompt_id: str
+    version: str
+    scope: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
 AnyDetail: TypeAlias = (
     PhaseChanged
     | UsageRecorded
@@ -162,4 +170,5 @@ AnyDetail: TypeAlias = (
     | ChildRunLinked
     | ToolOutputDelta
     | PlannerNote
+    | PromptRendered
 )

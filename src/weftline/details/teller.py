@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct
-from msgspec.json import decode
+from msgspec.json import Decoder, decode
 from msgspec.structs import replace
 
 from weftline import details
@@ -14,7 +14,6 @@ from weftline.details import AnyDetail
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
-    TOOL_NOTE,
     AttemptFailed,
     AttemptStarted,
     AwaitClosed,
@@ -27,6 +26,7 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
+from weftline.kernel.notes import decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
@@ -36,6 +36,15 @@ NEEDED = ("attempt.started", "compaction.started", "await.opened")
 """The entries that a teller has to have seen to tell those after them."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
+
+
+class _Given(Struct):
+    """What a plan has of these, whatever its version."""
+
+    turn_id: str = ""
+
+
+_decode_given = Decoder(_Given).decode
 
 
 class RunFacts(Struct, frozen=True):
@@ -58,8 +67,10 @@ class _Asked(Struct, frozen=True):
 
 def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFacts:
     """`created` is the body of the run's first entry; None if retention has removed it."""
-    agent = None if created is None else agent_of(bodies.decode_created(created).plan)
-    return RunFacts(run_id, agent, thread, run_id)
+    if created is None:
+        return RunFacts(run_id, None, thread, run_id)
+    plan = bodies.decode_created(created).plan
+    return RunFacts(run_id, agent_of(plan), thread, _decode_given(plan).turn_id or run_id)
 
 
 class Teller:
@@ -83,12 +94,8 @@ class Teller:
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The same for one that has no head."""
-        if kind != TOOL_NOTE:
-            return []
-        note = bodies.decode_tool_note(body)
-        if note.kind != "output":
-            return []
-        return [self._placed(_output(note), seq=seq, at=at)]
+        told = _observed(kind, body)
+        return [] if told is None else [self._placed(told, seq=seq, at=at)]
 
     def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
         facts = self.facts
@@ -235,6 +242,22 @@ def _decision(head: AwaitClosed, body: bytes, asked: _Asked) -> Iterator[AnyDeta
         approved_by=head.by,
         labels=answer.labels,
     )
+
+
+def _observed(kind: str, body: bytes) -> AnyDetail | None:
+    match kind:
+        case "note.tool":
+            note = bodies.decode_tool_note(body)
+            return _output(note) if note.kind == "output" else None
+        case "note.run":
+            said = decode_run_note(body)
+            return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)
+        case "note.prompt":
+            of = decode_prompt_note(body)
+            scope = {"thread": of.thread or None, "labels": of.labels}
+            return details.PromptRendered(prompt_id=of.prompt, version=of.version, scope=scope)
+        case _:
+            return None
 
 
 def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:

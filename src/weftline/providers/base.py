@@ -8,7 +8,7 @@ an error of class `server`. Failures are raised as `ProviderError`, even in the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -134,6 +134,10 @@ class ToolSpec(Struct, frozen=True):
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]
 
 
+def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+    return None
+
+
 class ModelRequest(Struct):
     """One model call.
 
@@ -169,6 +173,8 @@ class ModelRequest(Struct):
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0
     native: list[bytes | None] = []
+    note: Callable[..., None] = _nobody_listens
+    """`note(text, labels=None)` puts something on record about this call, for whoever reads the run's log."""
 
 
 class NativeRequest(Struct, frozen=True):

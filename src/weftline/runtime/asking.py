@@ -83,6 +83,9 @@ class AskingCall:
         """How long it took, without the time that it had something to wait for."""
         return self._time.spent_s
 
+    def hold(self) -> None:
+        self._time.stop()
+
     def limit(self, expired: Callable[[], None]) -> None:
         self._time.limit(expired)
 
@@ -189,6 +192,7 @@ class _OwnTime:
 
     def limit(self, expired: Callable[[], None]) -> None:
         self._expired = expired
+        self.run()
         self._set()
 
     def run(self) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -33,6 +35,16 @@ from weftline.runtime.tool_call import reconcile, run_tool
 
 async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
     """`state` is the one that `command` was decided on. Returns None if the outcome is no longer wanted."""
+    outcome = await _carried_out(command, state, work, services, sink)
+    code = None if work.toolbox is None else work.toolbox.code
+    if code is None or outcome is None or not (notes := code.taken_notes()):
+        return outcome
+    return replace(outcome, notes=(*outcome.notes, *notes))
+
+
+async def _carried_out(
+    command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
+) -> Outcome | None:
     match command:
         case CallModel():
             return await call_model(command, state, work, services, sink)

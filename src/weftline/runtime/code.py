@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from weftline.failure import Hint
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
@@ -101,6 +102,8 @@ class PendingTurn(Struct, frozen=True):
     labels: Mapping[str, str]
     unavailable: tuple[str, ...]
     """What was called in the turn before, and was not there."""
+    hint: Hint | None = None
+    """That of the latest call that failed with one."""
 
 
 class Judged(Struct, frozen=True):
@@ -174,6 +177,12 @@ class RunCode(Protocol):
         """The request that is sent, made from the one that the log asks for. Nothing of it is recorded.
 
         Raises `CodeFailed` if the agent's code keeps the model from being asked.
+        """
+        ...
+
+    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        """What the agent's code wants to be on record, by kind: observations that are written down with the outcome
+        of the command that is under way. They are given once.
         """
         ...
 

@@ -189,6 +189,7 @@ class Conversation:
         self.results: dict[int, ToolResult] = {}
         """Of the latest turn's calls, by index."""
         self.hints: dict[int, Hint] = {}
+        self.last_hint: Hint | None = None
         """What would help after those that failed."""
         self.bounds: dict[int, Bounds] = {}
         """Of those that are truncated."""
@@ -502,7 +503,7 @@ class Conversation:
     def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
         hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
         if hint is not None:
-            self.hints[head.index] = hint
+            self.hints[head.index] = self.last_hint = hint
 
     def _remember(self, changes: Raw | UnsetType) -> None:
         if changes is UNSET:

@@ -63,4 +63,5 @@ def _pending(command: ConsultPolicy, state: State, work: WorkingSet) -> PendingT
         failures_left=None if most_failures is None else max(most_failures - state.policy.failures, 0),
         labels=work.plan.labels | work.conversation.labels,
         unavailable=work.conversation.unavailable,
+        hint=work.conversation.last_hint,
     )

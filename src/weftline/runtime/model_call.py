@@ -38,6 +38,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
+from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
@@ -84,7 +85,8 @@ async def call_model(
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
-    request = with_reminders(request, work.conversation, work.toolbox or EMPTY)
+    request = with_reminders(request, work, turn=command.turn)
+    request.note = ProviderNotes(sink, turn=command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()

@@ -1,33 +1,69 @@
 """Reminders: what a model reads with one request and that nobody keeps.
 
 They stand in no message of the log and in no event. After the results of a turn they say what its tools want to be
-remembered, and what would help after the calls that failed.
+remembered, and what would help after the calls that failed; and there are those that the run was given, by its caller
+or by its tools, which come with some of its requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from weftline import prompts_failure
-from weftline.messages import User
+from weftline.messages import Message, ToolResults, User
 from weftline.providers.base import ModelRequest
+from weftline.reminders import Reminder, due
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.toolbox import Toolbox
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.tools.base import reminder_of
 from weftline.tools.bounding import Paging, bounded_of
 
 
-def with_reminders(request: ModelRequest, conversation: Conversation, toolbox: Toolbox) -> ModelRequest:
+def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> ModelRequest:
     """The request with what there is to remind of; the same if there is nothing."""
+    conversation, toolbox = work.conversation, work.toolbox or EMPTY
+    given, memory = work.plan.reminders, conversation.memory
+    if (given or memory) and (own := due(given, memory, turn=turn)):
+        request = _with_own(request, own)
     if not toolbox.reminds and not conversation.hints and not conversation.bounds:
         return request
     texts = _after_results(conversation, toolbox)
     if not texts:
         return request
-    said = "\n".join([prompts_failure.reminder(text) for text in texts])
-    messages = [*request.messages, User.of(said, injected=True)]
+    return _with_message(request, _said(texts), at=len(request.messages))
+
+
+def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
+    """Those of the run's own, at the head of the instructions or beside the last message of the user."""
+    first = [one.text for one in reminders if one.attachment == "run_start"]
+    if first:
+        said = _said(first)
+        request = replace(request, system=f"{said}\n\n{request.system}" if request.system else said)
+    beside = [one.text for one in reminders if one.attachment == "user_turn"]
+    return _with_message(request, _said(beside), at=_place(request.messages)) if beside else request
+
+
+def _place(messages: Sequence[Message]) -> int:
+    """Before the last message of the user; after it if it has results."""
+    for at in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[at], ToolResults):
+            return at + 1
+        if isinstance(messages[at], User):
+            return at
+    return len(messages)
+
+
+def _said(texts: Sequence[str]) -> str:
+    return "\n".join([prompts_failure.reminder(text) for text in texts])
+
+
+def _with_message(request: ModelRequest, text: str, *, at: int) -> ModelRequest:
+    messages = [*request.messages[:at], User.of(text, injected=True), *request.messages[at:]]
     # The provider adds what it encodes to its list, which is the conversation's: a reminder is not to stay there.
-    return replace(request, messages=messages, native=list(request.native))
+    return replace(request, messages=messages, native=list(request.native[:at]))
 
 
 def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:

@@ -34,7 +34,8 @@ MIN_MEMORY_LIMIT_BYTES = 1 << 20
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_PARTS = 200_000
-"""How much one value may be that leaves the sandbox, as text and in parts: numbers, texts, lists, mappings."""
+"""How much one value may be that leaves the sandbox, or answers a call, as text and in parts: numbers, texts, lists,
+mappings."""
 
 
 class SandboxUnavailable(WeftlineError):
@@ -119,11 +120,14 @@ class CodeResult(Struct, frozen=True, kw_only=True):
     error: CodeError | None = None
     memory_used_bytes: int | None = None
     """The most memory that the code used, where the engine can tell."""
+    open_calls: tuple[int, ...] = ()
+    """Of code that succeeded: which of its calls, counted from 1, it had no answer to when it ended."""
 
 
 class Succeeded(Struct, frozen=True):
     value: object
     memory_used_bytes: int | None = None
+    open_calls: tuple[int, ...] = ()
 
 
 class Failed(Struct, frozen=True):
@@ -139,7 +143,7 @@ class Host(Protocol):
     """What an engine hands on while code runs. All values are plain data, and copies."""
 
     def call(self, function: int, args: Sequence[object]) -> Awaitable[object]:
-        """Calls a host function. Raises what it raises."""
+        """Calls a host function. Raises what it raises, and `ValueError` for an answer that cannot cross."""
         ...
 
     def report(self, value: object) -> None:

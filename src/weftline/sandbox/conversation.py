@@ -6,6 +6,7 @@ its calls, `<token>[call, …]`: one that comes late must not answer another's c
 
     C  [call, function, [args]]     L  [level, [args]]     P  a report
     D  the result                   E  an error            M  [files whose positions cannot be told]
+    O  [calls without an answer], before the result
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from weftline.sandbox.base import (
     Succeeded,
 )
 from weftline.sandbox.process import Engine
-from weftline.sandbox.values import Parts, Refused, TooManyParts, copied, decode, encode
+from weftline.sandbox.values import Parts, Refused, TooManyParts, decode, encode
 from weftline.surrogates import whole, whole_json
 
 MAX_OUTPUT_BYTES = 64 << 20
@@ -51,7 +52,8 @@ CALLS_END_S = 1.0
 _MAX_STACK_CHARS = 8192
 _MAX_MESSAGE_CHARS = 65_536
 _MAX_FRAMES = 20
-_FRAMES_IN_A_ROW = 32
+_FRAMES_IN_A_ROW = 8
+"""Then others have a turn: a flood of calls must not slow down anybody else's."""
 _LOOK_S = 0.02
 """How often a process is asked how large it has grown: no event tells."""
 _OUT_OF_MEMORY_SIGNALS = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL}
@@ -102,6 +104,7 @@ class Conversation:
         self._grown = False
         self._bytes = 0
         self._parts = MAX_OUTPUT_PARTS
+        self._open: tuple[int, ...] = ()
         self._over = False
         self.clean = False
         """Whether the process said itself how its code ended."""
@@ -134,7 +137,9 @@ class Conversation:
         while line := await self._line():
             frames += 1
             if frames % _FRAMES_IN_A_ROW == 0:
-                await asyncio.sleep(0)  # a flood in the buffer is not a reason to hold up everybody else
+                # Here and not where calls are answered: a thousand that wait for the same pipe would all wake at once.
+                await self._engine.drained()
+                await asyncio.sleep(0)
             if not line.startswith(self._token):
                 raise _Broken("a frame without its token.")
             start = len(self._token)
@@ -176,7 +181,9 @@ class Conversation:
             case b"P":
                 self._host.report(await self._decoded(payload))
             case b"D":
-                return Succeeded(await self._decoded(payload), self._engine.peak_bytes())
+                return Succeeded(await self._decoded(payload), self._engine.peak_bytes(), self._open)
+            case b"O":
+                self._open = msgspec.json.decode(payload, type=tuple[int, ...])
             case b"E":
                 return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
             case b"M":
@@ -207,15 +214,24 @@ class Conversation:
         answer: tuple[int, bool, str] | tuple[int, bool, str, str]
         try:
             value = await self._host.call(function, args)
-            answer = (call, True, encode(copied(value, "the answer")).decode())
+            answer = (call, True, _encoded(value))
         except Refused as refused:
             answer = (call, False, "TypeError", str(refused))
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if self._over or task is None or task.cancelling():
+                raise
+            # The function was waiting for something that was cancelled: the code still waits for the function.
+            answer = (call, False, *_described(cancelled))
         except Exception as error:
-            answer = (call, False, type(error).__name__, whole(str(error)))
+            answer = (call, False, *_described(error))
         if self._over:
             return  # it took its time to be cancelled, and the process may serve others by now
-        self._engine.send(self._token + msgspec.json.encode(answer))
-        await self._engine.drained()
+        large = answer[1] and len(answer[2]) > _LARGE_BYTES
+        line = await asyncio.to_thread(msgspec.json.encode, answer) if large else msgspec.json.encode(answer)
+        if self._over:
+            return
+        self._engine.send(self._token + line)
 
     async def _watch(self) -> None:
         engine = self._engine
@@ -270,6 +286,22 @@ class Conversation:
                 place = label if label in self._moved else f"{label}:{line}:{column}"
                 frames.append((f"    at {name} ({place})" if name else f"    at {place}", (label, line, column)))
         return frames[:_MAX_FRAMES]
+
+
+def _encoded(value: object) -> str:
+    """An answer of the host's, which may be as much as a value that leaves the sandbox. Raises `Refused`."""
+    text = encode(value)
+    if len(text) > MAX_FRAME_BYTES:
+        raise Refused(f"the answer: more than {MAX_FRAME_BYTES >> 20} MiB cannot cross the border of the sandbox")
+    return text.decode()
+
+
+def _described(error: BaseException) -> tuple[str, str]:
+    try:
+        message = str(error)
+    except Exception:  # the caller's own class
+        message = ""
+    return type(error).__name__, whole(message)[:_MAX_MESSAGE_CHARS]
 
 
 def _parsed(stack: str) -> list[tuple[str, str, int, int]]:

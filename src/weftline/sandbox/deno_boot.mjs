@@ -49,20 +49,20 @@ const realm = vm.runInContext(
   const { defineProperty, freeze } = Object;
   const { isArray } = Array;
   const { isView } = ArrayBuffer;
-  const { isFinite, isSafeInteger } = Number;
+  const { isFinite, isInteger, isSafeInteger } = Number;
   const { fromBase64 } = Uint8Array;
   const { toBase64 } = Uint8Array.prototype;
   const { then } = Promise.prototype;
   const { get: nameOfView } = getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag);
   const { toString: digits } = BigInt.prototype;
   const { has, add, delete: remove } = Set.prototype;
-  const { get, set, delete: forget } = Map.prototype;
+  const { get, set, has: known, delete: forget } = Map.prototype;
   const { exec } = RegExp.prototype;
   const [P, S, M, B, X] = [Promise, Set, Map, BigInt, String];
   const [E, T, R, Y] = [Error, TypeError, RangeError, SyntaxError];
   const objectPrototype = Object.prototype, arrayPrototype = Array.prototype;
   const MAX_DEPTH = 200, MAX_PARTS = 200_000, MOST = 10n ** 4000n;
-  const { isWellFormed } = String.prototype;
+  const { isWellFormed, indexOf, slice, startsWith } = String.prototype;
 
   // A promise of the code's is awaited by trusted code too: what that calls must stay what it is.
   freeze(P.prototype);
@@ -94,6 +94,9 @@ const realm = vm.runInContext(
       case 'string': return stringify(value);
       case 'number':
         if (!isFinite(value)) throw refused(at, depth, 'the number ' + value);
+        // Written as JavaScript does it would be read as another integer.
+        if (isInteger(value) && !isSafeInteger(value) && value < 1e21 && value > -1e21)
+          return '{"$i":"' + apply(digits, B(value), []) + '"}';
         return value === 0 ? '0' : '' + value;
       case 'bigint': {
         if (value >= MOST || value <= -MOST) throw refused(at, depth, 'an integer of more than 4,000 digits');
@@ -107,11 +110,14 @@ const realm = vm.runInContext(
     if (apply(has, seen, [value])) throw refused(at, depth, 'a value that contains itself');
     if (isView(value)) {
       if (apply(nameOfView, value, []) !== 'Uint8Array') throw refused(at, depth, 'a view that is not a Uint8Array');
-      return '{"$b":"' + apply(toBase64, value, []) + '"}';
+      let text;
+      try { text = apply(toBase64, value, []); } catch { throw refused(at, depth, 'bytes that were given away'); }
+      return '{"$b":"' + text + '"}';
     }
     apply(add, seen, [value]);
-    let text = '';
-    if (isArray(value)) {
+    let text = '', list;
+    try { list = isArray(value); } catch { throw refused(at, depth, 'a proxy that was revoked'); }
+    if (list) {
       const length = value.length;
       for (let i = 0; i < length; i++) {
         at[depth] = i;
@@ -129,7 +135,7 @@ const realm = vm.runInContext(
       const keys = ownKeys(value);
       for (let i = 0; i < keys.length; i++) {
         const key = keys[i];
-        if (typeof key === 'symbol') throw refused(at, depth, 'a symbol');
+        if (typeof key === 'symbol') throw refused(at, depth, 'a key that is a symbol');
         const property = getOwnPropertyDescriptor(value, key);
         if (!property || !property.enumerable) continue;
         if (key[0] === '$') tagged = true;
@@ -147,7 +153,7 @@ const realm = vm.runInContext(
     const at = { __proto__: null, path };
     try { return encoded(value, at, 0, new S(), room); }
     catch (error) {
-      if (getPrototypeOf(error) === R.prototype) throw refused(at, 0, 'a value nested too deeply');
+      if (error !== null && typeof error === 'object' && getPrototypeOf(error) === R.prototype) throw refused(at, 0, 'a value nested too deeply');
       throw error;
     }
   };
@@ -164,6 +170,12 @@ const realm = vm.runInContext(
   };
   defineProperty(E, 'prepareStackTrace', { __proto__: null, value: stack, writable: false, configurable: false });
 
+  const frames = (error) => {
+    let text = '';
+    try { text = apply(slice, error.stack, [apply(indexOf, error.stack, ['\\n    at '])]); } catch {}
+    return apply(startsWith, text, ['\\n    at ']) ? text : '';
+  };
+
   let calls = 0;
   const waiting = new M();
   const bridged = (id) => (...args) =>
@@ -172,7 +184,7 @@ const realm = vm.runInContext(
       const room = { __proto__: null, left: MAX_PARTS };
       for (let i = 0; i < args.length; i++) text += (i ? ',' : '') + encode(args[i], 'arguments[' + i + ']', room);
       const call = ++calls;
-      apply(set, waiting, [call, { __proto__: null, resolve, reject }]);
+      apply(set, waiting, [call, { __proto__: null, resolve, reject, site: new E() }]);
       say('C', '[' + call + ',' + id + ',[' + text + ']]');
     });
 
@@ -211,12 +223,19 @@ const realm = vm.runInContext(
   const succeed = (value) => {
     let text;
     try { text = encode(value, 'result'); } catch (error) { return fail('error', error); }
+    let left = '';
+    for (let call = 1; call <= calls; call++) if (apply(known, waiting, [call])) left += (left && ',') + call;
+    if (left) say('O', '[' + left + ']');
     say('D', text);
   };
   const short = (value) => {
     let text = 'something that cannot be shown';
-    try { text = typeof value === 'function' ? 'function ' + value.name : X(value); } catch {}
-    return text.length > 200 ? text.slice(0, 200) + '…' : text;
+    try {
+      // Not as a text of its own: that of a list has all of its parts, however often they occur.
+      if (isArray(value)) text = 'a list of ' + value.length;
+      else text = typeof value === 'function' ? 'function ' + value.name : X(value);
+    } catch {}
+    return text.length > 200 ? apply(slice, text, [0, 200]) + '…' : text;
   };
   const logged = (level, args) => {
     let text = '';
@@ -271,7 +290,7 @@ const realm = vm.runInContext(
       if (ok) return promise.resolve(decode(first));
       const error = new E(second);
       own(error, 'name', first);
-      own(error, 'stack', first + ': ' + second);
+      own(error, 'stack', first + ': ' + second + frames(promise.site));
       promise.reject(error);
     },
   };
@@ -341,6 +360,11 @@ function compiled(path) {
   } catch (error) {
     throw placed(source, label, error);
   }
+  for (const { specifier, phase } of made.moduleRequests) {
+    // Deno crashes over them.
+    if (phase === 'source')
+      throw new Unlinked(specifier, `Cannot import ${JSON.stringify(specifier)}: \`import source\` is not supported`);
+  }
   made.path = path;
   linked.set(path, made);
   return made;
@@ -388,11 +412,16 @@ function lacking(error, fallback) {
   return new Unlinked(match ? match[1] : fallback, String(error?.message ?? error));
 }
 
+let linking = Promise.resolve();
+
 async function dynamic(specifier, path) {
   let found;
   try {
     found = resolved(specifier, path);
-    if (found.status === 'unlinked') await found.link(link);
+    // One after the other: of two imports of one module at the same time neither may find it half linked.
+    const last = linking.then(() => (found.status === 'unlinked' ? found.link(link) : undefined));
+    linking = last.catch(() => {});
+    await last;
   } catch (error) {
     throw realm.error(error.name === 'SyntaxError', `${error.message}`);
   }

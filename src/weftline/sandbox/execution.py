@@ -18,6 +18,7 @@ from typing import Any, assert_never, cast
 from msgspec import structs
 
 from weftline.sandbox.base import (
+    MAX_PARTS,
     Code,
     CodeEngine,
     CodeError,
@@ -33,6 +34,7 @@ from weftline.sandbox.base import (
 )
 from weftline.sandbox.turns import Turns
 from weftline.sandbox.values import copied
+from weftline.surrogates import whole
 
 MAX_REPORTS = 10_000
 MAX_LOGS = 10_000
@@ -59,7 +61,7 @@ class Served:
         answer = self._functions[function].call(*args)
         if inspect.isawaitable(answer):
             answer = await answer
-        return copied(answer, "the answer")
+        return copied(answer, "the answer", max_parts=MAX_PARTS)
 
     def report(self, value: object) -> None:
         if self.closed or self._report is None:
@@ -107,6 +109,7 @@ class CodeExecution:
         self._cap_s = safety_cap_s
         self._stopped: str | None = None
         self._started: float | None = None
+        self._on_start: list[Callable[[], object]] = []
         self._result: asyncio.Future[CodeResult] = asyncio.get_running_loop().create_future()
         self._settled = settled
         self._work = asyncio.create_task(self._outcome(code, owner), name="code in a sandbox")
@@ -125,12 +128,19 @@ class CodeExecution:
         """What the code has reported so far."""
         return tuple(self._served.reports)
 
+    def when_started(self, call: Callable[[], object]) -> None:
+        """Has `call` called when the code has its turn: at once if it has had it, never if it is ended before."""
+        if self._started is not None:
+            call()
+        else:
+            self._on_start.append(call)
+
     def terminate(self, reason: str = "The code was terminated.") -> None:
         """Ends the code. `reason` is the message of the result's error. Does nothing once it has been called or the
         code has ended.
         """
         if self._stopped is None and not self._work.done():
-            self._stopped = reason
+            self._stopped = whole(reason)
             self._work.cancel()
 
     async def _outcome(self, code: Code, owner: str) -> Outcome:
@@ -142,6 +152,8 @@ class CodeExecution:
         )
         self._started = time.perf_counter()
         try:
+            for call in self._on_start:
+                call()
             return await self._engine.execute(code, self._served)
         except (OutputFull, SandboxUnavailable) as ended:
             return Failed("terminated", CodeError(name=TERMINATED, message=str(ended)))
@@ -174,8 +186,8 @@ class CodeExecution:
             memory_used_bytes=outcome.memory_used_bytes,
         )
         match outcome:
-            case Succeeded(value=value):
-                return structs.replace(told, result=value)
+            case Succeeded(value=value, open_calls=calls):
+                return structs.replace(told, result=value, open_calls=calls)
             case Failed(status=status, error=error):
                 return structs.replace(told, status=status, error=error)
             case _:

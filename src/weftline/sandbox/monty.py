@@ -66,6 +66,11 @@ class MontyEngine:
                 raise ValueError(f"imports: {specifier!r} is inside a package, which monty does not have.")
             for name, value in exported.items():
                 _check_flat(value, path_to(path_to("imports", specifier), name))
+        for name in (*code.globals, *code.imports, *[name for exported in code.imports.values() for name in exported]):
+            if name.startswith("__weftline"):
+                raise ValueError(f"{name!r}: names that begin with __weftline are the runtime's own.")
+        if not isinstance(code.globals.get("console", {}), dict):
+            raise ValueError("globals.console: for Python it must be a mapping of functions.")
         for name, value in code.globals.items():
             for key, item in _console(name, value).items():
                 _check_flat(item, path_to(path_to("globals", name), key) if key else path_to("globals", name))

@@ -111,12 +111,13 @@ _REPORT = """
 def report(value):
     __weftline_report(__weftline_out(value, 'report'))
 """
-# Monty has them, and they import what the code may not: a text is not checked before it runs.
+# Monty has them. Those that run a text import what the code may not: a text is not checked before it runs. And `locals`
+# at the top of a module shows what is the caller's and ours.
 _ABSENT = """
 def {name}(*args, **named):
     raise NameError("name '{name}' is not defined")
 """
-_FROM_TEXT = ("exec", "eval")
+_WITHHELD = ("exec", "eval", "locals")
 _OURS = "__weftline"
 
 
@@ -172,7 +173,8 @@ class Session:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
             place = {"filename": request.label, "line": line, "column": column} if line else {}
-            message = getattr(error, "msg", None) or str(error)
+            # CPython's parser says nothing where it has no room.
+            message = getattr(error, "msg", None) or str(error) or "the code is too long, or nested too deeply"
             self._fail("link_error", "SyntaxError", message, specifier=request.label, **place)
             return
         try:
@@ -186,7 +188,10 @@ class Session:
         else:
             self._flush()
             try:
-                self._emit("D", encode(copied(value, "result", max_parts=MAX_PARTS)))
+                given = encode(copied(value, "result", max_parts=MAX_PARTS))
+                if self._waiting:
+                    self._emit("O", encode_json(list(self._waiting)))
+                self._emit("D", given)
             except (Refused, ValueError) as refused:
                 self._fail("error", "TypeError", str(refused))
         finally:
@@ -234,7 +239,7 @@ class Session:
         }
         async with pool.checkout(limits=limits, external_modules=modules) as session:
             given = request.globals.keys() | request.global_functions.keys()
-            absent = "".join(_ABSENT.format(name=name) for name in _FROM_TEXT if name not in given)
+            absent = "".join(_ABSENT.format(name=name) for name in _WITHHELD if name not in given)
             prologue = _PROLOGUE + absent + functions + (_REPORT if request.reports else "")
             await session.feed_run(prologue, inputs=values, external_lookup=lookup)
             # In one snippet: what the code has begun to call is lost to monty after it.
@@ -253,6 +258,8 @@ class Session:
         for node in ast.walk(tree):
             if any(name.startswith(_OURS) for name in _names(node)):
                 raise Unlinked(request.label, f"Names that begin with {_OURS} are the runtime's own", node)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_whole(node.value):
+                raise Unlinked(request.label, "Monty has no text with half of a surrogate pair", node)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._find(alias.name, node)
@@ -309,8 +316,11 @@ class Session:
         return method
 
     def _log(self, level: str, *args: object) -> None:
-        if self._request.console is None:
+        console = self._request.console
+        if console is None:
             self._emit("L", encode([level, [_short(one) for one in args]]))
+        elif level in console:
+            self._tells(console[level])(None, *args)
 
     def _print(self, stream: str, text: str) -> None:
         *lines, rest = text.split("\n")
@@ -390,6 +400,14 @@ def _names(node: ast.AST) -> Iterator[str]:
                 yield one
 
 
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _message(error: BaseException) -> str:
     return str(error.args[0]) if error.args else ""
 
@@ -398,8 +416,18 @@ def _short(value: object) -> object:
     try:
         return copied(value, "log", max_parts=MAX_PARTS // 10)
     except Refused:
-        text = str(value)
+        text = _text(value)
         return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple | dict):
+        parts = cast("list[object]", value)
+        return f"a {type(parts).__name__} of {len(parts)}"  # all of them may be too many
+    try:
+        return str(value)
+    except ValueError:
+        return "an integer that is too long"
 
 
 def _stop() -> None:

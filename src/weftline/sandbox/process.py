@@ -16,7 +16,7 @@ import tempfile
 from asyncio import SubprocessTransport, WriteTransport
 from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -167,6 +167,7 @@ class Pool:
         self._refills: set[asyncio.Task[None]] = set()
         self._directory: str | None = None
         self._rest: asyncio.TimerHandle | None = None
+        self._guard: AsyncGenerator[None] | None = None
         self._closed = False
 
     def check(self) -> None:
@@ -195,6 +196,7 @@ class Pool:
         usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
             self._idle.appendleft(engine)
+            self._rest_later()  # its code may have run for longer than others were there to wait
         else:
             await engine.kill()
 
@@ -225,8 +227,24 @@ class Pool:
             else:
                 await engine.kill()
 
+    async def _while_loop_lives(self) -> AsyncGenerator[None]:
+        """A loop that ends, as that of `asyncio.run` does, ends its generators: so the processes end with it.
+
+        Nobody has closed the pool then, and it starts anew on the loop that uses it next.
+        """
+        try:
+            yield
+        finally:
+            await self._end()
+
     async def close(self) -> None:
         self._closed = True
+        guard = self._guard
+        await self._end()
+        if guard is not None:
+            await guard.aclose()
+
+    async def _end(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
         refills = list(self._refills)
@@ -238,9 +256,13 @@ class Pool:
         if self._directory is not None:
             await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
             self._directory = None
+        self._guard = None
 
     async def _start(self, memory_limit_bytes: int) -> Engine:
         program = self._program(memory_limit_bytes)
+        if self._guard is None:
+            self._guard = self._while_loop_lives()
+            await anext(self._guard)
         if self._directory is None:
             self._directory = own_directory()
         os.makedirs(self._directory, mode=0o700, exist_ok=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from weftline.sandbox.base import DEFAULT_FILENAME, LANGUAGES, MIN_MEMORY_LIMIT_BYTES, Code, Module
 from weftline.sandbox.values import Functions, copied, path_to
@@ -18,6 +20,7 @@ JS_WORDS = frozenset(
     | {"typeof", "undefined", "var", "void", "while", "with", "yield"}
 )
 """What JavaScript does not let anybody declare."""
+_URL = re.compile(r"[A-Za-z][\w+.-]*:")
 
 
 def read(
@@ -34,13 +37,17 @@ def read(
     filename: str | None,
 ) -> tuple[Code, Functions]:
     """Raises `ValueError` for what is wrong, naming it."""
+    check_texts(source=source, language=language, fn=fn, **({} if filename is None else {"filename": filename}))
+    for option, given in (("imports", imports), ("modules", modules), ("globals", globals)):
+        _check_mapping(option, given)
+    if not isinstance(cast("object", args), list | tuple):
+        raise ValueError(f"args must be a list, not {_kind(args)}.")
     if language not in LANGUAGES:
         hint = did_you_mean(language, LANGUAGES)
         raise ValueError(f"{language!r} is not a language; there are {', '.join(LANGUAGES)}.{hint}")
     if reports and "report" in globals:
         raise ValueError("`report` and `globals['report']` exclude each other: both are called `report` in the code.")
-    if memory_limit_bytes < MIN_MEMORY_LIMIT_BYTES:
-        raise ValueError(f"memory_limit_bytes must be at least {MIN_MEMORY_LIMIT_BYTES:,}, not {memory_limit_bytes:,}.")
+    check_memory_limit(memory_limit_bytes)
     for name in globals:
         _check_name(name, python=language == "python")
     functions = Functions()
@@ -59,6 +66,35 @@ def read(
     return code, functions
 
 
+def check_memory_limit(limit: object) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise ValueError(f"memory_limit_bytes must be an integer, not {_kind(limit)}.")
+    if limit < MIN_MEMORY_LIMIT_BYTES:
+        raise ValueError(f"memory_limit_bytes must be at least {MIN_MEMORY_LIMIT_BYTES:,}, not {limit:,}.")
+
+
+def check_texts(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{name} must be text, not {_kind(value)}.")
+
+
+def _check_mapping(option: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{option} must be a mapping, not {_kind(given)}.")
+    for key, value in cast("Mapping[object, object]", given).items():
+        if not isinstance(key, str):
+            raise ValueError(f"{option}: names must be text, not {_kind(key)}.")
+        if option == "modules" and not isinstance(value, str):
+            raise ValueError(f"{path_to(option, key)} must be text, not {_kind(value)}.")
+        if option == "imports":
+            _check_mapping(path_to(option, key), value)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
 def _check_name(name: str, *, python: bool) -> None:
     fits = name.isidentifier() if python else name.replace("$", "_").isidentifier()
     if not fits or (keyword.iskeyword(name) if python else name in JS_WORDS):
@@ -68,6 +104,8 @@ def _check_name(name: str, *, python: bool) -> None:
 def _exports(specifier: str, exported: Mapping[str, object], functions: Functions) -> dict[str, object]:
     if specifier.startswith((".", "/")) or not specifier:
         raise ValueError(f"imports: {specifier!r} is not a bare specifier; put modules of your own in `modules`.")
+    if _URL.match(specifier):
+        raise ValueError(f"imports: {specifier!r} is a URL, which code cannot import.")
     path = path_to("imports", specifier)
     return {name: copied(value, path_to(path, name), functions=functions) for name, value in exported.items()}
 
@@ -77,9 +115,9 @@ def _files(source: str, modules: Mapping[str, str], filename: str | None) -> tup
     files: dict[str, Module] = {}
     for key, text in modules.items():
         path = normal(key)
-        if path is None or path in files:
+        if path is None or path in files or key.startswith("/"):
             raise ValueError(f"modules: {key!r} is not a path inside the graph, or it is there twice.")
-        files[path] = Module(path, whole(text))
+        files[path] = Module(whole(key), whole(text))
     entry = (normal(filename) if filename else None) or label
     if entry in files:
         raise ValueError(f"modules: {entry!r} is the entry's own path.")

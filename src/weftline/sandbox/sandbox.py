@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from weftline.sandbox import request
 from weftline.sandbox.base import (
@@ -38,6 +40,11 @@ class Sandbox:
         safety_cap_s: float = DEFAULT_SAFETY_CAP_S,
         memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
     ) -> None:
+        if max_running is not None and not (isinstance(cast("object", max_running), int) and max_running > 0):
+            raise ValueError(f"max_running must be a positive integer, not {max_running!r}.")
+        if not 0 < safety_cap_s < math.inf:
+            raise ValueError(f"safety_cap_s must be a positive number of seconds, not {safety_cap_s!r}.")
+        request.check_memory_limit(memory_limit_bytes)
         self._engines: dict[Language, CodeEngine] = {}
         self._given = engines is not None
         for engine in engines or ():
@@ -75,16 +82,19 @@ class Sandbox:
         """
         if self._closed:
             raise RuntimeError("The sandbox is closed.")
+        request.check_texts(owner=owner)
+        if report is not None and (not callable(report) or inspect.iscoroutinefunction(report)):
+            raise ValueError("report must be a plain function, which is called with each value and not awaited.")
         code, functions = request.read(
             source,
             language=language,
             fn=fn,
             args=args,
-            imports=imports or {},
-            modules=modules or {},
-            globals=globals or {},
+            imports={} if imports is None else imports,
+            modules={} if modules is None else modules,
+            globals={} if globals is None else globals,
             reports=report is not None,
-            memory_limit_bytes=memory_limit_bytes or self._memory_limit_bytes,
+            memory_limit_bytes=self._memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
             filename=filename,
         )
         engine = self._engine(code.language)

@@ -21,6 +21,8 @@ from weftline.surrogates import whole, whole_json
 MAX_DEPTH = 200
 _EXACT = 1 << 53
 """Integers below it are the same number in every language."""
+_MOST = 10**4000
+"""Longer ones Python itself does not write down, with a message about its own settings."""
 
 
 class Refused(ValueError):
@@ -83,16 +85,18 @@ def copied(value: object, path: str, *, functions: Functions | None = None, max_
 def _copied(value: object, functions: Functions | None, above: set[int], parts: Parts | None) -> object:
     if value is None or isinstance(value, bool):
         return value
-    if type(value) is int or type(value) is bytes:
+    if type(value) is bytes:
         return value
+    if isinstance(value, int):
+        if not -_MOST < value < _MOST:
+            raise _Unfit("an integer of more than 4,000 digits cannot cross the border of the sandbox")
+        return int(value)
     if type(value) is str:
         return whole(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise _Unfit(f"the number {value} cannot cross the border of the sandbox")
         return float(value)
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, str):
         return whole(str(value))
     if isinstance(value, bytes | bytearray):
@@ -212,7 +216,6 @@ def _untagged(value: Any, parts: Parts | None) -> object:
 
 
 def _integer(digits: str) -> int:
-    # Python refuses longer ones itself, with a message about its own settings.
     if len(digits) > 4000:
         raise ValueError("an integer of more than 4,000 digits")
     return int(digits)

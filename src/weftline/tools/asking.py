@@ -45,7 +45,8 @@ def misfit(asked: AskBody, value: object) -> str:
     if asked.options:
         chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
         if not chosen or any(one not in asked.options for one in chosen):
-            return f"must be {'some' if asked.multiple else 'one'} of {', '.join(map(repr, asked.options))}"
+            among = ", ".join(map(repr, asked.options))
+            return f"must be some of {among}, in a list" if asked.multiple else f"must be one of {among}"
     elif value is None or (isinstance(value, str) and not value.strip()):
         return "the answer is missing"
     return ""

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ge
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
+from weftline.reminders import Reminder
 from weftline.surrogates import whole
 
 if TYPE_CHECKING:
@@ -146,6 +148,10 @@ class FurtherCalls(Protocol):
         """Returns when all that was asked for has its result."""
         ...
 
+    def hold(self) -> None:
+        """Stops the call's time, before it has asked for anything: it waits for a place. `limit` lets it run on."""
+        ...
+
     def limit(self, expired: Callable[[], None]) -> None:
         """Has `expired` called when the call has taken its time, not counting that of the calls it waits for."""
         ...
@@ -192,6 +198,16 @@ class ToolContext(Struct, Generic[Deps]):
     """What the call took, for a tool that knows: set it before you return."""
     server_data: list[ServerData] = []
     """What the call leaves for others than the model: add to it. It is kept with the result."""
+
+    def remind(self, reminder: Reminder) -> None:
+        """Reminds the model from the next turn on, as `state` is kept. One with the same id is changed, and keeps its
+        counters. Raises `ValueError` for too many.
+        """
+        reminders.add(self.state, reminder, since=self.turn + 1)
+
+    def end_reminder(self, id: str) -> None:
+        """The model is not reminded of this any more."""
+        reminders.remove(self.state, id, since=self.turn + 1)
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
@@ -286,6 +302,15 @@ def is_carried_out_by_run(tool: Tool) -> bool:
 def tags_of(tool: Tool) -> frozenset[str]:
     """What the filters of a policy know a tool by."""
     return frozenset(getattr(tool, "tags", ()))
+
+
+def title_of(tool: Tool) -> str:
+    """What people call it: its own title, or its name in words."""
+    title = getattr(tool, "title", "")
+    if isinstance(title, str) and title:
+        return title
+    words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
+    return words[:1].upper() + words[1:]
 
 
 def labels_needed(tool: object) -> frozenset[str]:

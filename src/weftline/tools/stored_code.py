@@ -20,6 +20,10 @@ from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema
 
 TIMEOUT_S = 30.0
+MAX_WAIT_S = 300.0
+"""How long code may wait for its turn, which does not count as running."""
+_END_S = 10.0
+"""What remains to end it and to tell of it before the call as a whole is given up."""
 
 
 class CodeSpec(Struct, frozen=True, omit_defaults=True):
@@ -46,6 +50,7 @@ class StoredCodeTool(RemoteTool):
         )
         self.effect: Effect = spec.effect or "once"
         self.concurrent = self.effect == "read"
+        self.timeout_s: float | None = MAX_WAIT_S + spec.timeout_s + _END_S
         self._code = spec
         self._secrets = dict(secrets)
         self._sandbox = sandbox
@@ -63,9 +68,15 @@ class StoredCodeTool(RemoteTool):
             )
         except SandboxUnavailable as error:
             return ToolOutput.of(prompts_code.sandbox_missing(error.message), is_error=True)
-        late = asyncio.get_running_loop().call_later(
-            code.timeout_s, execution.terminate, prompts_code.tool_out_of_time(code.timeout_s)
-        )
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts_code.no_turn(MAX_WAIT_S))
+
+        def began() -> None:
+            nonlocal late
+            late.cancel()
+            late = loop.call_later(code.timeout_s, execution.terminate, prompts_code.tool_out_of_time(code.timeout_s))
+
+        execution.when_started(began)
         try:
             return told(await execution, [])
         finally:

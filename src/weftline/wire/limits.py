@@ -35,6 +35,7 @@ HEADER_VALUE_PATTERN = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 """No line breaks or other control characters: a value cannot begin a header of its own."""
 URL_PATTERN = r"[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*"
 
+MAX_TURN_ID_CHARS = 255
 MAX_RUN_NAME_CHARS = 256
 MAX_MODEL_ID_CHARS = 256
 MAX_MODEL_FALLBACKS = 8

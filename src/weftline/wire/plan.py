@@ -223,6 +223,7 @@ class _Spec(Struct, rename="camel"):
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    turn_id: str | None = None
 
 
 _decode_spec = json.Decoder(_Spec).decode
@@ -250,6 +251,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         metadata=sent.metadata or {},
         requested_by=requested_by,
         labels=sent.labels or {},
+        turn_id=sent.turn_id or "",
     )
 
 

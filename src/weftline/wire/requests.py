@@ -69,7 +69,7 @@ def parse_session(body: bytes) -> SessionBody:
 
 
 def _require_no_input(fields: dict[str, Any]) -> None:
-    given = [key for key in ("prompt", "messages", "attachments") if fields.get(key) is not None]
+    given = [key for key in ("prompt", "messages", "attachments", "turnId") if fields.get(key) is not None]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
 

@@ -48,6 +48,7 @@ from weftline.wire.limits import (
     MAX_TOOL_BUDGETS,
     MAX_TOOLS,
     MAX_TOOLS_HEADERS_BYTES,
+    MAX_TURN_ID_CHARS,
     METADATA_KEY_PATTERN,
     MIN_LOOP_HARD,
     MIN_LOOP_SOFT,
@@ -233,12 +234,16 @@ class _Settings(Part):
 _Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
+TurnId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TURN_ID_CHARS, pattern=NO_NUL)]
+
+
 class MessageModel(_Settings):
     """A message to a session: `prompt` or `messages`, and what it sets for this one run."""
 
     prompt: str | None = None
     messages: _Messages | None = None
     attachments: Attachments | None = None
+    turnId: TurnId | None = None
 
 
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
@@ -267,3 +272,4 @@ class RunModel(SessionModel):
     prompt: str | None = None
     messages: _Messages | None = None
     attachments: Attachments | None = None
+    turnId: TurnId | None = None

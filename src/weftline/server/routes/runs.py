@@ -10,6 +10,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline import prompts
+from weftline.agent.snapshots import snapshot_of
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
@@ -30,6 +31,7 @@ from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
+from weftline.wire.run_snapshots import WireSnapshot, shown_snapshot
 from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
@@ -80,6 +82,12 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
     # Retention has removed the calls of a run together with its spec.
     receipt = await app.engine.receipt(row.key) if known else None
     return None if receipt is None else receipt_view(receipt)
+
+
+async def as_it_stands(app: App, request: Request, principal: Principal) -> Response:
+    row = await find_run(app, request, principal)
+    found = await snapshot_of(app.engine.logs, row, thread=await app.engine.session_id(row.thread))
+    return Response(encode(shown_snapshot(found)))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
@@ -160,6 +168,15 @@ ROUTES = (
         narrowed="its agents",
         summary="Read a run",
         returns=Run,
+    ),
+    Route(
+        "GET",
+        f"{PATH}/{{runId}}/snapshot",
+        as_it_stands,
+        scopes=("runs:read",),
+        narrowed="its agents",
+        summary="Read a run as it stands: phase, usage, calls, children and open questions",
+        returns=WireSnapshot,
     ),
     Route(
         "GET",

@@ -51,6 +51,7 @@ from weftline.tools.schema import ArgsValidator
 CODE = "code"
 TIMEOUT_S = 30.0
 _MAX_ARGS_CHARS = 200
+_MAX_PROBLEM_CHARS = 500
 _FIRST_CALLS, _LAST_CALLS = 20, 20
 """How many calls of code that failed its model reads about."""
 _DROP_S = 1.0
@@ -63,6 +64,16 @@ class ToolError(Exception):
 class _Asked(Struct):
     code: str
     language: Language | None = None
+
+
+class _Made(Struct, eq=False):
+    """A call that the code made, and what has become of it."""
+
+    function: CodeFunction
+    args: str
+    outcome: str = prompts.CALL_OPEN
+    problem: str = ""
+    """Why it failed."""
 
 
 class Code:
@@ -209,18 +220,18 @@ class CodeTool:
             return ToolOutput.of(str(error), is_error=True)
         limit_s = cast(float, self.timeout_s)
         calls.execution = execution
-        further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s)))
+        further.hold()
+        execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
         try:
             result = await execution
-            if result.error is None:
-                await calls.settled()
+            unheard = await calls.settled(result.open_calls) if result.error is None else []
         finally:
             execution.terminate()
             await execution.wait()
             await calls.drop()
         if calls.diverged and result.error is None:
             return ToolOutput.of(calls.diverged, is_error=True)
-        return told(result, calls.made())
+        return told(result, unheard if result.error is None else calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
@@ -231,7 +242,7 @@ class _Calls:
 
     def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
         self._further = further
-        self._made: list[tuple[CodeFunction, str, list[str]]] = []
+        self._made: list[_Made] = []
         self._open: set[asyncio.Task[object]] = set()
         """The calls without a result. They are not the sandbox's to cancel."""
         self.diverged = ""
@@ -241,10 +252,16 @@ class _Calls:
     def made(self) -> list[str]:
         return _listed(self._made)
 
-    async def settled(self) -> None:
-        """Waits for the calls that the code did not wait for."""
+    async def settled(self, open_calls: Sequence[int]) -> list[str]:
+        """Waits for the calls that the code did not wait for. Returns a line for each of `open_calls` that failed."""
         while self._open:
             await asyncio.wait(self._open)
+        left = [self._made[number - 1] for number in open_calls]
+        failed = [one for one in left if one.outcome == prompts.CALL_FAILED]
+        lines = [prompts.code_call(one.function.name, one.args, outcome=one.problem) for one in failed[:_FIRST_CALLS]]
+        if len(failed) > _FIRST_CALLS:
+            lines.append(prompts.calls_left_out({prompts.CALL_FAILED: len(failed) - _FIRST_CALLS}))
+        return lines
 
     async def drop(self) -> None:
         """The code has failed or was cut off: what it called and was not asked for yet never will be."""
@@ -261,15 +278,15 @@ class _Calls:
         return call
 
     async def _call(self, function: CodeFunction, given: Sequence[object]) -> object:
+        made = _Made(function, "")
+        self._made.append(made)
         try:
             written = written_args(function, given)
         except ToolFailed as error:
-            raise ToolError(str(error)) from None
-        outcome = [prompts.CALL_OPEN]
-        short = written if len(written) <= _MAX_ARGS_CHARS else written[:_MAX_ARGS_CHARS] + "…"
-        self._made.append((function, short, outcome))
+            raise _failed(made, str(error)) from None
+        made.args = _cut(written, _MAX_ARGS_CHARS)
         # The code may end without waiting for it, and what it has called is carried out nevertheless.
-        task = asyncio.create_task(self._ask(function.tool, written, outcome), name="a call that code made")
+        task = asyncio.create_task(self._ask(made, written), name="a call that code made")
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         value = await asyncio.shield(task)
@@ -277,32 +294,40 @@ class _Calls:
             raise value
         return value
 
-    async def _ask(self, tool: str, written: str, outcome: list[str]) -> object:
+    async def _ask(self, made: _Made, written: str) -> object:
         """The value of a call, or the `ToolError` that its code gets: there may be nobody left to catch it."""
         try:
-            output = await self._further.ask(tool, written)
+            output = await self._further.ask(made.function.tool, written)
         except Diverged as error:
             self.diverged = str(error)
             if self.execution is not None:
                 self.execution.terminate(str(error))
             return ToolError(str(error))
         except ToolFailed as error:
-            outcome[0] = prompts.CALL_FAILED
-            return ToolError(str(error))
+            return _failed(made, str(error))
         value = value_of(output)
-        outcome[0] = prompts.CALL_FAILED if output.is_error else prompts.CALL_OK
         if output.is_error:
-            return ToolError(value if isinstance(value, str) else written_value(value))
+            return _failed(made, value if isinstance(value, str) else written_value(value))
+        made.outcome = prompts.CALL_OK
         return value
 
 
-def _listed(made: Sequence[tuple[CodeFunction, str, list[str]]]) -> list[str]:
+def _failed(made: _Made, problem: str) -> ToolError:
+    made.outcome, made.problem = prompts.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
+    return ToolError(problem)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def _listed(made: Sequence[_Made]) -> list[str]:
     """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
-    lines = [prompts.code_call(one.name, args, outcome=outcome[0]) for one, args, outcome in made]
+    lines = [prompts.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
     left_out = made[_FIRST_CALLS:-_LAST_CALLS]
     if not left_out:
         return lines
-    counted = Counter([outcome[0] for _, _, outcome in left_out])
+    counted = Counter([one.outcome for one in left_out])
     return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
 
 

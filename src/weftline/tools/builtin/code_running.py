@@ -31,7 +31,15 @@ _PRELUDE = """{
   });
   D.prototype.constructor = fixed;
   globalThis.Date = fixed;
-  delete globalThis.Temporal;
+  const shown = Intl.DateTimeFormat.prototype, { formatToParts } = shown;
+  const { get: formatOf } = Object.getOwnPropertyDescriptor(shown, 'format');
+  Object.defineProperty(shown, 'format', { configurable: true, get() {
+    const format = formatOf.call(this);
+    return (date) => format(date === undefined ? now : date);
+  } });
+  shown.formatToParts = function (date) { return formatToParts.call(this, date === undefined ? now : date); };
+  // What they tell depends on when memory is collected.
+  for (const name of ['Temporal', 'WeakRef', 'FinalizationRegistry']) delete globalThis[name];
   Math.random = () => {
     state = (state + 0x6d2b79f5) | 0;
     let t = Math.imul(state ^ (state >>> 15), 1 | state);
@@ -91,10 +99,12 @@ def _with_default(source: str) -> str:
 
 
 def told(result: CodeResult, calls: list[str]) -> ToolOutput:
-    """What the model reads. `calls` are those that the code made, with what became of each."""
+    """What the model reads. `calls` are those that the code made, with what became of each; if it succeeded, those
+    that failed when it had ended.
+    """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code_result(_shown(result.result), logs))
+        return ToolOutput.of(prompts.code_result(_shown(result.result), logs, calls))
     return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 

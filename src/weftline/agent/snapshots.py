@@ -1,0 +1,48 @@
+"""A run as it stands, read from its log."""
+
+from __future__ import annotations
+
+from weftline.details.snapshot import RunSnapshot, SnapshotFold
+from weftline.details.teller import facts_of
+from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import CallAsked, CallClosed, TurnCompleted, decode_fact
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.store.base import LogReader, RunRow
+
+_CALLS = ("turn.completed", "call.asked", "call.closed")
+
+
+async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> RunSnapshot:
+    """`thread` is the public id of the run's. Raises `StoreError` (`log_damaged`)."""
+    run_id = ids.run_id(row.key, row.salt)
+    fold: SnapshotFold | None = None
+    try:
+        async for item in entries(log, row.key):
+            if fold is None:
+                created = item.body if item.kind == "run.created" else None
+                fold = SnapshotFold(facts_of(run_id, created=created, thread=thread))
+            if item.head:
+                fold.take(decode_fact.decode(item.head), item.body, seq=item.seq, at=item.at)
+        fold = fold or SnapshotFold(facts_of(run_id, created=None, thread=thread))
+        below = {child: await _calls_of(log, child) for child in fold.children}
+    except UNREADABLE:
+        raise StoreError(f"The log of run {run_id} is damaged.", code=LOG_DAMAGED) from None
+    return fold.made(status=row.status, below=below)
+
+
+async def _calls_of(log: LogReader, run_id: str) -> tuple[int, int]:
+    """How many calls the turns of a run asked for, and how many of these have their result."""
+    asked = closed = 0
+    for head in [decode_fact.decode(one) for one in await log.heads(ids.key_of(run_id), kinds=_CALLS)]:
+        match head:
+            case TurnCompleted():
+                asked += len(head.calls)
+            case CallAsked():
+                asked += 1
+            case CallClosed():
+                closed += 1
+            case _:
+                pass
+    return asked, closed

@@ -1,0 +1,199 @@
+"""A run as it stands: a projection of its log, at any moment of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from weftline.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
+from weftline.details import PhaseChanged as _PhaseChanged
+from weftline.details.teller import RunFacts, Teller
+from weftline.kernel import bodies
+from weftline.kernel.entries import (
+    AwaitClosed,
+    CallAsked,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    ChildEnded,
+    Fact,
+    RunCreated,
+    RunEnded,
+    TurnCompleted,
+)
+from weftline.messages import Usage, joined_text
+from weftline.outcome import preview_of
+
+Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+Question: TypeAlias = AwaitClarification | AwaitQuestions | AwaitConfirmation
+
+
+class SnapshotCall(Struct, frozen=True, kw_only=True):
+    """A call, by when it was announced. Times are microseconds since the epoch, UTC."""
+
+    id: str
+    name: str
+    turn: int
+    parent_call: str | None = None
+    scheduled_at: int
+    started_at: int | None = None
+    completed_at: int | None = None
+    duration_ms: int | None = None
+    """What its work took."""
+    error: str | None = None
+    """Of a call that failed: what the model reads about it, on one line."""
+    child_id: str | None = None
+    expected_children: int = 0
+    """How many calls were asked for below it: by the code that it runs, or by its child run."""
+    observed_children: int = 0
+    """How many of them have their result."""
+
+
+class SnapshotChild(Struct, frozen=True, kw_only=True):
+    """A run that carries out a call."""
+
+    run_id: str
+    call_id: str
+    name: str
+    """The tool's."""
+    status: Literal["running", "succeeded", "failed", "cancelled"] = "running"
+
+
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """A run as it stands. Times are microseconds since the epoch, UTC."""
+
+    run_id: str
+    agent: str | None = None
+    thread: str | None = None
+    turn_id: str = ""
+    status: Status = "queued"
+    phase: str = "prompted"
+    reason: str = ""
+    """Which limit brought it to its end, or why it was cancelled."""
+    created_at: int = 0
+    started_at: int | None = None
+    """When a model was first asked."""
+    updated_at: int = 0
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    last_message: str | None = None
+    """What the model has said last."""
+    awaits: tuple[Question, ...] = ()
+    """What people are asked and have not answered."""
+    calls: tuple[SnapshotCall, ...] = ()
+    children: tuple[SnapshotChild, ...] = ()
+    usage: Usage = Usage()
+    """Of its own model calls so far."""
+    usage_by_model: dict[str, Usage] = field(default_factory=dict[str, Usage])
+
+
+class _Given(Struct):
+    """What a plan has of these, whatever its version."""
+
+    labels: dict[str, str] = {}
+
+
+_decode_given = Decoder(_Given).decode
+
+
+class SnapshotFold:
+    """Takes the facts of a run in their order."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._teller = Teller(facts)
+        self._run = RunSnapshot(run_id=facts.run_id, agent=facts.agent, thread=facts.thread, turn_id=facts.turn_id)
+        self._calls: dict[tuple[int, int], SnapshotCall] = {}
+        self._children: dict[str, SnapshotChild] = {}
+        self._awaits: dict[str, Question] = {}
+
+    def take(self, head: Fact, body: bytes, *, seq: int, at: int) -> None:
+        for detail in self._teller.of_fact(head, body, seq=seq, at=at):
+            self._tell(detail)
+        self._run = replace(self._run, updated_at=at)
+        match head:
+            case RunCreated():
+                given = _decode_given(bodies.decode_created(body).plan)
+                self._run = replace(self._run, created_at=at, labels=given.labels)
+            case TurnCompleted():
+                text = bodies.decode_turn(body).message.text
+                if text:
+                    self._run = replace(self._run, last_message=text)
+            case AwaitClosed():
+                self._awaits.pop(head.id, None)
+            case CallOpened():
+                self._calls[head.turn, head.index] = SnapshotCall(
+                    id=head.id, name=head.name, turn=head.turn, parent_call=head.parent or None, scheduled_at=at
+                )
+            case CallStarted():
+                self._change(head.turn, head.index, started_at=at, child_id=head.child or None)
+                if head.child:
+                    self._children[head.child] = SnapshotChild(run_id=head.child, call_id=head.id, name=head.name)
+            case CallAsked():
+                above = self._calls.get((head.turn, head.parent))
+                if above is not None:
+                    self._change(head.turn, head.parent, expected_children=above.expected_children + 1)
+            case ChildEnded():
+                if (child := self._children.get(head.child)) is not None:
+                    self._children[head.child] = replace(child, status=head.status)
+            case CallClosed():
+                self._close(head, body, at=at)
+            case RunEnded():
+                self._awaits.clear()
+                self._run = replace(self._run, status=head.status, reason=head.reason)
+            case _:
+                pass
+
+    def _tell(self, detail: AnyDetail) -> None:
+        run = self._run
+        match detail:
+            case _PhaseChanged():
+                started = detail.at if run.started_at is None and detail.attempt else run.started_at
+                self._run = replace(run, phase=detail.phase, started_at=started)
+            case UsageRecorded():
+                by_model = run.usage_by_model
+                used = by_model | {detail.model: by_model.get(detail.model, Usage()) + detail.usage}
+                self._run = replace(run, usage=run.usage + detail.usage, usage_by_model=used)
+            case AwaitClarification() | AwaitQuestions() | AwaitConfirmation():
+                self._awaits[detail.id] = detail
+            case _:
+                pass
+
+    def _close(self, head: CallClosed, body: bytes, *, at: int) -> None:
+        error = preview_of(joined_text(bodies.decode_closed(body).parts)) if head.is_error else None
+        self._change(head.turn, head.index, completed_at=at, duration_ms=head.active_us // 1000, error=error)
+        for place, call in self._calls.items():
+            if head.parent and call.id == head.parent:
+                self._change(*place, observed_children=call.observed_children + 1)
+                return
+
+    def _change(self, turn: int, index: int, **changes: Any) -> None:
+        call = self._calls.get((turn, index))
+        if call is not None:
+            self._calls[turn, index] = replace(call, **changes)
+
+    def made(self, *, status: str, below: dict[str, tuple[int, int]]) -> RunSnapshot:
+        """`status` is that of a run that has not ended. `below` has how many calls each child run asked for, and how
+        many of these have their result.
+        """
+        calls = [self._counted(call, below) for call in self._calls.values()]
+        run = self._run
+        return replace(
+            run,
+            status=run.status if run.status != "queued" else status,
+            awaits=tuple(self._awaits.values()),
+            calls=tuple(sorted(calls, key=lambda call: (call.scheduled_at, call.id))),
+            children=tuple(self._children.values()),
+        )
+
+    def _counted(self, call: SnapshotCall, below: dict[str, tuple[int, int]]) -> SnapshotCall:
+        if call.child_id is None or call.child_id not in below:
+            return call
+        expected, observed = below[call.child_id]
+        return replace(call, expected_children=expected, observed_children=observed)
+
+    @property
+    def children(self) -> list[str]:
+        """The ids of its child runs."""
+        return list(self._children)

@@ -1,0 +1,32 @@
+"""The part of the log's vocabulary that is on record and changes nothing: what hooks and providers note about a turn,
+and which prompts were rendered. These are observations: shown to those who ask, never folded.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+RUN_NOTE = "note.run"
+"""What a hook or a provider wants to be on record about a turn. Body: `RunNote`, one line."""
+PROMPT_NOTE = "note.prompt"
+"""A prompt of the agent's was rendered. Body: `PromptNote`, one line."""
+
+
+class RunNote(Struct, omit_defaults=True):
+    text: str
+    labels: dict[str, str] = {}
+    turn: int = 0
+
+
+class PromptNote(Struct, omit_defaults=True):
+    """Which version of which prompt, and what it was chosen for: a thread, labels, both or neither."""
+
+    prompt: str
+    version: str
+    thread: str = ""
+    labels: dict[str, str] = {}
+
+
+decode_run_note = Decoder(RunNote).decode
+decode_prompt_note = Decoder(PromptNote).decode

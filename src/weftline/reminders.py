@@ -1,0 +1,116 @@
+"""Reminders that a run keeps: texts that come with some of its requests, and are part of no message.
+
+When one is due follows from when it was added and from its own rules, so that no counter has to be stored: whoever
+carries the run on, after a crash as well, comes to the same answer for every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, ValidationError, convert, to_builtins
+
+Tier: TypeAlias = Literal["safety", "guidance"]
+_TIERS: tuple[Tier, ...] = ("safety", "guidance")
+MAX_REMINDERS = 64
+"""Of one run."""
+MAX_CHANGES = 100
+"""Of one reminder: how often it may be added, changed or removed."""
+MAX_TEXT_CHARS = 16_000
+_KEY = "reminder:"
+"""What the run's tools remember of one is under this, and its id."""
+
+
+class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model is reminded of.
+
+    It comes with at most `max_per_run` requests of the run, None for any number; the tier `safety` is not capped. At
+    least `min_turns_between` turns without it lie between two with it. Those of the tier `safety` come first, then by
+    id. One with the attachment `run_start` is at the head of the instructions, one with `user_turn` beside the last
+    message of the user.
+    """
+
+    id: str
+    text: str
+    tier: Tier = "guidance"
+    attachment: Literal["run_start", "user_turn"] = "user_turn"
+    max_per_run: int | None = None
+    min_turns_between: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not 1 <= len(self.id) <= 128:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"the id of a reminder has 1 to 128 characters, not {self.id!r:.40}")
+        if not isinstance(self.text, str) or not 1 <= len(self.text) <= MAX_TEXT_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"the text of a reminder has 1 to {MAX_TEXT_CHARS:,} characters")
+        if self.tier not in _TIERS:
+            raise ValueError(f"the tier of a reminder is safety or guidance, not {self.tier!r}")
+        if self.attachment not in ("run_start", "user_turn"):
+            raise ValueError(f"the attachment of a reminder is run_start or user_turn, not {self.attachment!r}")
+        if self.max_per_run is not None and (type(self.max_per_run) is not int or self.max_per_run < 1):
+            raise ValueError(f"max_per_run is a number above 0, or None, not {self.max_per_run!r}")
+        if type(self.min_turns_between) is not int or self.min_turns_between < 0:
+            raise ValueError(f"min_turns_between is a number, 0 or more, not {self.min_turns_between!r}")
+
+
+class _Change(Struct, frozen=True):
+    """From this turn on it is this one; None for none."""
+
+    since: int
+    reminder: Reminder | None
+
+
+def add(memory: MutableMapping[str, Any], reminder: Reminder, *, since: int) -> None:
+    """Adds a reminder, or changes the one with its id, which keeps its counters. Raises `ValueError` for too many."""
+    if not isinstance(reminder, Reminder):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"a reminder is a Reminder, not {type(reminder).__name__}")
+    key = _KEY + reminder.id
+    if key not in memory and len([one for one in memory if one.startswith(_KEY)]) >= MAX_REMINDERS:
+        raise ValueError(f"a run has at most {MAX_REMINDERS} reminders")
+    _change(memory, key, _Change(since, reminder))
+
+
+def remove(memory: MutableMapping[str, Any], id: str, *, since: int) -> None:
+    """Ends a reminder. One that there is not changes nothing."""
+    _change(memory, _KEY + id, _Change(since, None))
+
+
+def _change(memory: MutableMapping[str, Any], key: str, change: _Change) -> None:
+    changes = [*memory.get(key, ()), to_builtins(change)]
+    if len(changes) > MAX_CHANGES:
+        raise ValueError(f"a reminder is changed at most {MAX_CHANGES} times in a run")
+    memory[key] = changes
+
+
+def due(given: Sequence[Reminder], memory: Mapping[str, Any], *, turn: int) -> list[Reminder]:
+    """What the request of a turn comes with: `given` are those that the run began with."""
+    changes = {one.id: [_Change(0, one)] for one in given}
+    for key, stored in memory.items():
+        if key.startswith(_KEY):
+            changes.setdefault(key.removeprefix(_KEY), []).extend(_stored(stored))
+    found = [one for each in changes.values() if (one := _at(each, turn)) is not None]
+    return sorted(found, key=lambda one: (_TIERS.index(one.tier), one.id))
+
+
+def _stored(value: object) -> list[_Change]:
+    """What a tool wrote there itself is none."""
+    try:
+        return convert(value, list[_Change])
+    except (ValidationError, ValueError):
+        return []
+
+
+def _at(changes: Sequence[_Change], turn: int) -> Reminder | None:
+    """The reminder, if it is due in this turn."""
+    count, last = 0, None
+    for now in range(min([change.since for change in changes], default=turn + 1), turn + 1):
+        reminder = next((change.reminder for change in reversed(changes) if change.since <= now), None)
+        if reminder is None:
+            continue
+        capped = reminder.tier != "safety" and reminder.max_per_run is not None and count >= reminder.max_per_run
+        if capped or (last is not None and now - last <= reminder.min_turns_between):
+            continue
+        count, last = count + 1, now
+        if now == turn:
+            return reminder
+    return None

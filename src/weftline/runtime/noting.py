@@ -1,0 +1,45 @@
+"""Notes about a turn, which hooks and providers put on record: checked, and as the log has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from weftline.kernel import bodies
+from weftline.kernel.notes import RUN_NOTE, RunNote
+from weftline.runtime.services import Sink
+from weftline.surrogates import whole
+
+MAX_NOTES = 200
+"""Of one turn."""
+MAX_NOTE_CHARS = 8_000
+MAX_LABELS = 16
+MAX_LABEL_CHARS = 256
+
+
+def run_note(text: object, labels: object, *, turn: int) -> bytes:
+    """Raises `ValueError` for what is not a text with labels, which are texts, and for too much of them."""
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_NOTE_CHARS:
+        raise ValueError(f"a note is a text of 1 to {MAX_NOTE_CHARS:,} characters")
+    given = list(cast("Mapping[object, object]", labels or {}).items()) if isinstance(labels, Mapping | None) else [()]
+    pairs = [[whole(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given]
+    if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # what does not fit is not in it
+        raise ValueError(f"the labels of a note are up to {MAX_LABELS} texts of {MAX_LABEL_CHARS} characters, by name")
+    return bodies.encode(RunNote(whole(text), {pair[0]: pair[1] for pair in pairs}, turn))
+
+
+class ProviderNotes:
+    """Takes what a provider has to say about the attempt that it carries out. Too many notes are dropped."""
+
+    __slots__ = ("_left", "_sink", "_turn")
+
+    def __init__(self, sink: Sink, *, turn: int) -> None:
+        self._sink = sink
+        self._turn = turn
+        self._left = MAX_NOTES
+
+    def __call__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
+        encoded = run_note(text, labels, turn=self._turn)
+        if self._left and self._sink.wanted() and not self._sink.full():
+            self._left -= 1
+            self._sink.emit(RUN_NOTE, [encoded])

@@ -1,0 +1,130 @@
+"""A run as it stands, as the protocol shows it: a projection of its whole log."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias, get_args
+
+from msgspec import Meta, Raw, Struct
+from msgspec.json import encode
+from msgspec.structs import asdict
+
+from weftline.details import Phase
+from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
+from weftline.details.teller import type_of
+from weftline.wire.details import wire_name
+from weftline.wire.responses import JsonObject, Time, Tokens, iso, tokens
+
+_Status: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
+_Phase: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Phase))})]
+_ABOUT = ("run_id", "seq", "key", "at", "agent", "thread", "turn_id")
+
+
+class OpenQuestion(Struct, rename="camel"):
+    """What a person is asked: `kind` is the type of its event, and `payload` has the fields of that."""
+
+    await_id: str
+    kind: str
+    opened_at: Time
+    payload: JsonObject
+
+
+class SnapshotToolCall(Struct, rename="camel", kw_only=True):
+    tool_use_id: str
+    name: str
+    turn: int
+    parent_tool_use_id: str | None
+    scheduled_at: Time
+    started_at: Time | None
+    completed_at: Time | None
+    duration_ms: int | None
+    error: str | None
+    """What the model reads about a failure, on one line."""
+    child_run_id: str | None
+    expected_children: int
+    """How many calls were asked for below it: by the code that it runs, or by its child run."""
+    observed_children: int
+    """How many of them have their result."""
+
+
+class SnapshotChildRun(Struct, rename="camel"):
+    run_id: str
+    tool_use_id: str
+    name: str
+    status: _Status
+
+
+class WireSnapshot(Struct, rename="camel", kw_only=True):
+    """A run as it stands."""
+
+    run_id: str
+    agent: str | None
+    session_id: str | None
+    turn_id: str
+    status: _Status
+    phase: _Phase
+    reason: str | None
+    """Which limit brought it to its end, or why it was cancelled."""
+    created_at: Time
+    started_at: Time | None
+    updated_at: Time
+    labels: dict[str, str]
+    last_message: str | None
+    """What the model has said last."""
+    awaits: list[OpenQuestion]
+    tool_calls: list[SnapshotToolCall]
+    child_runs: list[SnapshotChildRun]
+    tokens: Tokens
+    """Of its own model calls so far."""
+    tokens_by_model: dict[str, Tokens]
+
+
+def shown_snapshot(run: RunSnapshot) -> WireSnapshot:
+    return WireSnapshot(
+        run_id=run.run_id,
+        agent=run.agent,
+        session_id=run.thread,
+        turn_id=run.turn_id,
+        status=run.status,
+        phase=run.phase,
+        reason=run.reason or None,
+        created_at=iso(run.created_at),
+        started_at=_time(run.started_at),
+        updated_at=iso(run.updated_at),
+        labels=run.labels,
+        last_message=run.last_message,
+        awaits=[_question(one) for one in run.awaits],
+        tool_calls=[_call(one) for one in run.calls],
+        child_runs=[_child(one) for one in run.children],
+        tokens=tokens(run.usage),
+        tokens_by_model={model: tokens(used) for model, used in run.usage_by_model.items()},
+    )
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else iso(us)
+
+
+def _question(one: Question) -> OpenQuestion:
+    fields = {wire_name(name): value for name, value in asdict(one).items() if name not in _ABOUT}
+    return OpenQuestion(one.id, type_of(type(one)), iso(one.at), Raw(encode(fields)))
+
+
+def _call(one: SnapshotCall) -> SnapshotToolCall:
+    return SnapshotToolCall(
+        tool_use_id=one.id,
+        name=one.name,
+        turn=one.turn,
+        parent_tool_use_id=one.parent_call,
+        scheduled_at=iso(one.scheduled_at),
+        started_at=_time(one.started_at),
+        completed_at=_time(one.completed_at),
+        duration_ms=one.duration_ms,
+        error=one.error,
+        child_run_id=one.child_id,
+        expected_children=one.expected_children,
+        observed_children=one.observed_children,
+    )
+
+
+def _child(one: SnapshotChild) -> SnapshotChildRun:
+    return SnapshotChildRun(one.run_id, one.call_id, one.name, one.status)
