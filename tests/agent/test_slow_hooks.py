@@ -52,4 +52,4 @@ async def test_a_call_that_ends_while_a_hook_is_at_work_is_not_made_again() -> N
     async with asyncio.timeout(PATIENCE_S):
         result = await agent.run("Go.")
     assert (starts, result.text) == (["pay"], "Done.")
-    assert [(call.name, call.how) for call in result.calls] == [("look", "budget"), ("pay", "returned")]
+    assert [(call.name, call.how) for call in result.calls] == [("pay", "returned"), ("look", "budget")]
