@@ -77,6 +77,8 @@ class McpRef(_Ref, frozen=True, tag="mcp"):
     name: str
     url: str
     tool_filter: tuple[str, ...] | None = None
+    asks_people: bool = False
+    """Whether the server's questions are put to the people of the run."""
 
 
 class StoredRef(_Ref, frozen=True, tag="stored"):

@@ -136,9 +136,10 @@ class _Mcp(_Wire, tag="mcp"):
     name: str
     url: str
     tool_filter: tuple[str, ...] | None = None
+    elicitation: str | None = None
 
     def ref(self) -> ToolRef:
-        return McpRef(self.name, self.url, self.tool_filter)
+        return McpRef(self.name, self.url, self.tool_filter, self.elicitation == "ask")
 
 
 class _Named(Struct):
