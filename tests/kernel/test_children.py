@@ -129,13 +129,6 @@ def test_a_deadline_that_would_end_the_run_waits_for_children() -> None:
     assert world.end.code == "local_timeout"
 
 
-def test_a_deadline_that_is_only_reported_does_not_wait_for_children() -> None:
-    limits = Limits(local_timeout_us=5 * SECOND, on_local_timeout="report")
-    world = begun("delegate", "local_read", limits=limits)
-    world.wait_until(world.clock + 6 * SECOND)
-    assert (world.state.ended, world.hows()) == (False, ["timeout"])
-
-
 @pytest.mark.requirement("loop.spawn.result")
 def test_what_children_used_is_part_of_the_totals_and_of_the_limit() -> None:
     world = begun("ask", limits=Limits(max_cost_nusd=7))

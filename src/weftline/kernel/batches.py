@@ -58,7 +58,7 @@ def carry_on(s: State) -> Decision:
     overdue = False
     if due_at is not None and due_at <= s.now:
         expired, unanswered = _expired(s), _unanswered(s)
-        if expired and (s.limits.on_local_timeout == "report" or not s.open_children):
+        if expired and not s.open_children:
             return _timed_out(s, expired)
         if unanswered and s.limits.on_await_expired == "deny":
             return Decision(tuple([await_closed(s, index, "expired") for index in unanswered.values()]))
