@@ -30,13 +30,14 @@ from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
+from weftline.agent.prompted import PromptedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.agent.watched import WatchedRuns
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.labels import checked_labels, checked_metadata
 from weftline.messages import Blob, Message, Text, User
@@ -67,7 +68,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -156,7 +157,7 @@ class Engine(WatchedRuns, EndedRuns):
         else:
             self._models.look_around()  # the runs that it carries on may need them
             store = await _opened_store(self._directory)
-        self.store = store
+        self.store, self._tools.records = store, store.records
         try:
             await self._open_on(store)
             for beside in self._beside:
@@ -207,17 +208,22 @@ class Engine(WatchedRuns, EndedRuns):
         await self.at_home(self._shut_down)
 
     async def _shut_down(self) -> None:
-        host, self._host = self._host, None
         # From the last to the first; whatever fails on the way, the rest is closed.
         async with AsyncExitStack() as closing:
             closing.callback(self._closed)
             closing.push_async_callback(self._models.aclose)
             if self._stored is not None:
                 closing.push_async_callback(self._stored.aclose)
-            if host is not None:
-                closing.push_async_callback(self._tools.close)
-                closing.push_async_callback(host.stop, drain_s=self._drain_s)
+            closing.push_async_callback(self._stop_host)
             closing.push_async_callback(self._guests.aclose)
+
+    async def _stop_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            try:
+                await host.stop(drain_s=self._drain_s)
+            finally:
+                await self._tools.close()
 
     def _closed(self) -> None:
         for name, agent in self._tools.agents.items():
@@ -416,7 +422,10 @@ class Engine(WatchedRuns, EndedRuns):
         return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
-        return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        try:
+            return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        except NotFound:
+            raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
     async def settled(self, run_id: str) -> None:
         """Returns when the last hook of a run that has ended here has returned."""
@@ -491,8 +500,12 @@ class Engine(WatchedRuns, EndedRuns):
         name = options.get("thread")
         if name is None:
             return None
+        if not name.strip():
+            raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
-            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
+            raise InvalidRequest(
+                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+            )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
         thread = self.thread(name)
@@ -533,6 +546,7 @@ class Engine(WatchedRuns, EndedRuns):
             metadata=checked_metadata(options.get("metadata")),
             labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            stream_arguments=options.get("stream_arguments", False),
             turn_id=turn_id_of(options.get("turn_id")),
             reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,

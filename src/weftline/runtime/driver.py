@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.bounded.pool import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallStarted, Parent, TimerFired
@@ -44,6 +43,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,9 @@ class Driver:
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
                 code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
+            if code is not None:
+                for kind, encoded in code.taken_notes():  # what rendering its instructions left
+                    self._log.observe(run, kind, encoded)
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
@@ -307,10 +310,11 @@ class Driver:
         """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.answering:
-            self._record_abandoned(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
+            asking = CallModel(run.state.turn, attempt.number, choice=attempt.choice)
+            self._record_abandoned(run, asking, goes_on=True)
 
-    def _record_abandoned(self, run: LiveRun, command: CallModel) -> None:
-        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate)
+    def _record_abandoned(self, run: LiveRun, command: CallModel, *, goes_on: bool = False) -> None:
+        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate, goes_on=goes_on)
         self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:

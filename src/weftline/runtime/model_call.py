@@ -33,6 +33,7 @@ from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
+from weftline.runtime.argument_deltas import ArgumentDeltas
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
@@ -98,6 +99,9 @@ async def call_model(
     try:
         async with deadline:
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
+            written = (
+                ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
+            )
             async for chunks in stream:
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
@@ -106,6 +110,8 @@ async def call_model(
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
+                if written is not None:
+                    written.take(chunks)
                 if code is not None:
                     _stream_to(code, chunks, turn=command.turn)
                 work.answering = assembler
@@ -290,16 +296,20 @@ def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
             code.streamed("thinking", chunk.text, turn=turn)
 
 
-def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
-    """The server is stopping: what the attempt brought is known now and would be forgotten later."""
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: bool = False) -> Draft:
+    """The server is stopping: what the attempt brought is known now and would be forgotten later.
+
+    `goes_on`: the provider does not stop, and what it has reported so far may not be its last report.
+    """
     used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
+    goes_on = goes_on and work.answering is not None and not work.answering.complete
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
         usage=used.usage,
-        estimated=used.estimated,
+        estimated=used.estimated or goes_on,
         cost_nusd=cost_nusd(work, command.choice, used.usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))

@@ -30,6 +30,7 @@ from weftline.server.options import ServerOptions
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.routes import ROUTES
 from weftline.server.scheduled import start as start_scheduled
+from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.workspace.delivering import WebhookDeliveries
@@ -138,7 +139,9 @@ class Mounted:
             watch=host.watch_ends,
         )
         app.webhooks_changed = deliveries.changed
-        alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+        alarm = ScheduleAlarm(
+            app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app)
+        )
         app.schedules_changed = alarm.changed
 
         async def administered() -> None:
