@@ -47,7 +47,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
@@ -156,7 +156,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             self._kept = KeptRuns(store)
         else:
             self._models.look_around()  # the runs that it carries on may need them
-            store = await _opened_store(self._directory)
+            store = await open_store_off_loop(self._directory)
         self.store, self._tools.records = store, store.records
         try:
             await self._open_on(store)
@@ -589,13 +589,3 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     @property
     def workspace_key(self) -> int:
         return self._workspace
-
-
-async def _opened_store(directory: str | Path) -> Store:
-    opening = asyncio.ensure_future(asyncio.to_thread(open_store, directory, check=True))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        with suppress(Exception):
-            await (await opening).close()  # else it would stay locked
-        raise
