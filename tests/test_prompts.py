@@ -205,6 +205,11 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "The subagent 'researcher' could not be started: There is no model.",
     ),
     ("child_failed", ("researcher", "It is asleep."), "The subagent 'researcher' failed: It is asleep."),
+    (
+        "child_misfit",
+        ("researcher", "Field required"),
+        "The subagent 'researcher' has ended with a result of another type than its answers have: Field required",
+    ),
     ("child_cancelled", ("researcher",), "The subagent 'researcher' was cancelled before it had an answer."),
     (
         "repeating_calls",

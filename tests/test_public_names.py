@@ -33,6 +33,7 @@ PUBLIC = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Prompt",
     "Reminder",
     "Run",
     "RunCancelled",

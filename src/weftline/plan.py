@@ -136,6 +136,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
     reminders: tuple[Reminder, ...] = ()
     """What the model is reminded of from the first turn on."""
+    stream_arguments: bool = False
+    """Whether the log has the arguments of calls piece by piece, as the model writes them."""
     turn_id: str = ""
     """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 

@@ -210,6 +210,10 @@ def child_failed(tool: str, error: str) -> str:
     return f"The subagent {tool!r} failed: {error}"
 
 
+def child_misfit(tool: str, problem: str) -> str:
+    return f"The subagent {tool!r} has ended with a result of another type than its answers have: {problem}"
+
+
 def child_cancelled(tool: str) -> str:
     return f"The subagent {tool!r} was cancelled before it had an answer."
 

@@ -64,6 +64,12 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
 
 # In place of a result
 
+NOTHING_TO_TELL = "These arguments leave nothing to say to the subagent."
+
+
+def left_out(fields: Sequence[str]) -> str:
+    return f"{_listed(fields)} must be given: it is part of what the subagent is told."
+
 
 def broken_bounds(tool: str, fault: str) -> str:
     return f"{tool} has run, but its result cannot be shown: {fault}. This is a fault of the tool. Continue without it."

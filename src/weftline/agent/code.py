@@ -28,6 +28,7 @@ from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.noting import Notes
 from weftline.agent.output import OutputType
+from weftline.agent.prompting import RunPrompts
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
@@ -86,14 +87,15 @@ class AgentCode:
         observed: Callable[[], Awaitable[None]] | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
+        prompts: RunPrompts | None = None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
 
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self._notes = Notes()
-        self.context = RunContext(info, deps, self._notes.note)
+        self._notes = Notes(prompts)
+        self.context = RunContext(info, deps, self._notes.note, self._notes.render)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""

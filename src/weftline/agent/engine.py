@@ -30,13 +30,14 @@ from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
+from weftline.agent.prompted import PromptedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.agent.watched import WatchedRuns
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.labels import checked_labels, checked_metadata
 from weftline.messages import Blob, Message, Text, User
@@ -67,7 +68,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -164,7 +165,7 @@ class Engine(WatchedRuns, EndedRuns):
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._tools.use_version(self._code_version)
-        self.store = store
+        self.store, self._tools.records = store, store.records
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
@@ -406,7 +407,10 @@ class Engine(WatchedRuns, EndedRuns):
         return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
-        return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        try:
+            return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        except NotFound:
+            raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
     async def settled(self, run_id: str) -> None:
         """Returns when the last hook of a run that has ended here has returned."""
@@ -481,8 +485,12 @@ class Engine(WatchedRuns, EndedRuns):
         name = options.get("thread")
         if name is None:
             return None
+        if not name.strip():
+            raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
-            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
+            raise InvalidRequest(
+                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+            )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
         thread = self.thread(name)
@@ -523,6 +531,7 @@ class Engine(WatchedRuns, EndedRuns):
             metadata=checked_metadata(options.get("metadata")),
             labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            stream_arguments=options.get("stream_arguments", False),
             turn_id=turn_id_of(options.get("turn_id")),
             reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,

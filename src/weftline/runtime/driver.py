@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.bounded.pool import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallStarted, Parent, TimerFired
@@ -44,6 +43,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,9 @@ class Driver:
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
                 code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
+            if code is not None:
+                for kind, encoded in code.taken_notes():  # what rendering its instructions left
+                    self._log.observe(run, kind, encoded)
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:

@@ -33,6 +33,7 @@ from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
+from weftline.runtime.argument_deltas import ArgumentDeltas
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
@@ -97,6 +98,9 @@ async def call_model(
     try:
         async with services.deadlines.after(limit_s):
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
+            written = (
+                ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
+            )
             async for chunks in stream:
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
@@ -105,6 +109,8 @@ async def call_model(
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
+                if written is not None:
+                    written.take(chunks)
                 if code is not None:
                     _stream_to(code, chunks, turn=command.turn)
                 work.answering = assembler

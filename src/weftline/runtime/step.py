@@ -38,7 +38,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
@@ -134,7 +134,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case RunEnded():
             # An attempt that is still open here is settled in the same append, with an estimate.
             estimated = state.totals.estimated or state.attempt.open or state.compaction.open
-            return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
+            return Draft(replace(head, estimated=True) if estimated else head, _ended(state, work, head, new.text))
         case CallOpened():
             return Draft(head, bodies.encode(offer_body(work, head)))
         case CallStarted():
@@ -174,13 +174,16 @@ def closed_body(
     telemetry: Telemetry | None = None,
     bounds: Bounds | None = None,
     server_data: tuple[ServerData, ...] = (),
+    child: ChildLink | None = None,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
     return bodies.encode(
-        bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data)
+        bodies.ClosedBody(
+            parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data, child
+        )
     )
 
 
@@ -275,8 +278,12 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
 
-def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
+def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     ended = _end_of(work, head, text)
+    if state.parent is not None:  # for the result of its parent's call
+        ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
+        if (last := work.conversation.finals.get(head.call)) is not None:
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)

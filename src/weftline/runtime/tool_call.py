@@ -18,6 +18,7 @@ from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
 from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
 from weftline.log_context import fields
+from weftline.outcome import ChildLink
 from weftline.runtime import ids
 from weftline.runtime.asking import AskingCall, tool_timeout_s
 from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
@@ -223,6 +224,7 @@ def closed(
     attempt: int,
     active_us: int = 0,
     state: Raw | UnsetType = UNSET,
+    child: ChildLink | None = None,
 ) -> Outcome:
     """The one result of a call, whoever carried it out."""
     output = with_edits(output, command.index, work)
@@ -253,6 +255,7 @@ def closed(
         telemetry=kept_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
+        child=child,
     )
     return Outcome(Draft(with_failure(head, failure), body), attempt)
 

@@ -224,6 +224,7 @@ class _Spec(Struct, rename="camel"):
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    stream_arguments: bool | None = None
     turn_id: str | None = None
 
 
@@ -252,6 +253,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         metadata=sent.metadata or {},
         requested_by=requested_by,
         labels=sent.labels or {},
+        stream_arguments=sent.stream_arguments or False,
         turn_id=sent.turn_id or "",
     )
 
