@@ -11,6 +11,7 @@ import pytest
 from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
 from weftline.agent.hooks import MessagesTaken, RunStarted
 from weftline.agent.models import Models
+from weftline.errors import NotFound
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
 from weftline.store.base import RunFilter
@@ -64,6 +65,17 @@ async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Pa
     assert [call.result for call in result.calls] == ["Paid 5."]
     assert result.text == "Paid."
     assert [request.system for request in model.requests] == [None, "Other instructions."]
+
+
+async def test_a_run_attached_by_a_wrong_id_or_with_another_agent_is_told_so() -> None:
+    words, number = Agent("lab:script", name="words"), Agent("lab:script", name="number", output=int)
+    async with Engine(agents=[words, number], models=catalog(ScriptedModel(["Hello."]))) as engine:
+        run = await engine.start(words, "Hi!")
+        assert (await run.result()).text == "Hello."
+        with pytest.raises(Conflict, match=f"The answer of {run.id} is not of the type of the agent"):
+            await engine.attach(run.id, number).result()
+        with pytest.raises(NotFound, match="There is no run 'run_ffff' in this engine"):
+            await engine.attach("run_ffff").result()
 
 
 async def test_a_run_of_an_agent_that_is_not_here_waits_and_can_be_cancelled(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.agent.watched import WatchedRuns
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.labels import checked_labels, checked_metadata
 from weftline.messages import Blob, Message, Text, User
@@ -407,7 +407,10 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
-        return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        try:
+            return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        except NotFound:
+            raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
     async def settled(self, run_id: str) -> None:
         """Returns when the last hook of a run that has ended here has returned."""

@@ -386,7 +386,7 @@ class _Told:
         messages: list[Message] = self._conversation.messages
         value: Any = None
         if head.status == "succeeded":
-            value = ended.text if output is None else output.parse(ended.text)
+            value = ended.text if output is None else _parsed(ended.text, output, self._run_id)
         return RunResult(
             run_id=self._run_id,
             status=head.status,
@@ -416,6 +416,15 @@ def _final(head: RunEnded, messages: Sequence[Message]) -> Assistant | None:
     """The answer that a run ended with."""
     last = messages[-1] if messages else None
     return last if head.status == "succeeded" and not head.call and isinstance(last, Assistant) else None
+
+
+def _parsed(text: str, output: OutputType[Any], run_id: str) -> Any:
+    try:
+        return output.parse(text)
+    except ValueError as error:
+        raise Conflict(
+            f"The answer of {run_id} is not of the type of the agent that it was attached with: {error}"
+        ) from None
 
 
 def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:

@@ -246,7 +246,7 @@ class AgentTools:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
-            logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
+            logger.exception("run %s: what its agent (%s) needs could not be made", run.id, plan.code)
             problem = f"What the agent needs could not be made: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
             problem = problem or (str(refusal), refusal.__cause__)
