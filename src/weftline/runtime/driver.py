@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.bounded.pool import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallStarted, Parent, TimerFired
@@ -44,6 +43,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import ids
+from weftline.runtime import four_eyes, ids
 from weftline.runtime import step as stepping
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
@@ -55,7 +55,7 @@ from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Leased, Observer, Resumed
 from weftline.runtime.fallbacks import check_fallbacks
-from weftline.runtime.four_eyes import PersonOf, as_named, needs_somebody_else, require_somebody_else
+from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
@@ -431,10 +431,10 @@ class EmbeddedEngine(StoredRuns):
         self._log.require_well()
         run = await self._residents.load(key)
         question, args = open_await(run.state, await_id), None
-        if question is not None and needs_somebody_else(run, question, answer):
+        if question is not None and four_eyes.needs_somebody_else(run, question, answer):
             require_askable(run, question, answer, by=by)
             await self._settled(run)
-            await require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
+            await four_eyes.require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
             run = await self._residents.load(key)
         if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
@@ -450,6 +450,8 @@ class EmbeddedEngine(StoredRuns):
             ended = run.state.ended or bool(run.state.control.cancel)
             return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
+        if args is not None:
+            four_eyes.require_unchanged(run, question, args)
         draft = closing(run, await_id, question, answer, by=by, args=args)
         await self._append(run, draft.head, draft.body)
         return answer.outcome

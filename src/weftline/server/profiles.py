@@ -9,6 +9,7 @@ from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
+from weftline.server.large import LargeResponses
 from weftline.server.parsing import off_loop
 from weftline.server.sse import View, profiled
 from weftline.wire.damage import unreadable
@@ -17,8 +18,18 @@ from weftline.wire.details import ProfiledFrames
 _MANY = 2**31 - 1
 
 
-async def profile_view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
-    """The view of a stream that shows these types. It may begin at any entry of the run."""
+async def profile_view(
+    engine: Engine, key: int, run_id: str, types: frozenset[str], *, large: LargeResponses, workspace: str
+) -> View:
+    """The view of a stream that shows these types. It may begin at any entry of the run.
+
+    Raises `RateLimited` if there is no room for what has to be read.
+    """
+    async with large.room_to_work(workspace, await engine.logs.log_size(key)):
+        return await _view(engine, key, run_id, types)
+
+
+async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
     row, first = await engine.row(key), await engine.entry(key, 1)
     thread = None if row is None else await engine.session_id(row.thread)
     created = None if first is None else first.body
