@@ -47,7 +47,7 @@ async def main() -> None:
     with agent.override(model=ScriptedModel(turns)):
         result = await agent.run("Get me a loom.", labels={"desk": "closed"})
     print([(call.name, call.how) for call in result.calls], result.reason)
-    assert [call.how for call in result.calls] == ["excluded", "returned", "returned"]
+    assert [call.how for call in result.calls] == ["returned", "excluded", "returned"]
 
     again = [calls("search", query="looms"), calls("search", query="yarn"), "Looms weave."]
     with agent.override(model=ScriptedModel(again)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import traceback
 from collections.abc import Mapping
 from typing import NamedTuple
 from unittest.mock import patch
@@ -21,7 +20,10 @@ class Done(NamedTuple):
 
 
 def weftline(*arguments: str, stdin: str = "", env: Mapping[str, str | None] | None = None) -> Done:
-    """Runs a command to its end. Variables in `env` are added to the environment, or taken out of it when None."""
+    """Runs a command to its end. Variables in `env` are added to the environment, or taken out of it when None.
+
+    What a user would see as a traceback is raised.
+    """
     with (
         CliRunner().isolation(input=stdin, env=env) as (out, err, _),
         patch.object(sys, "argv", ["weftline", *arguments]),
@@ -42,7 +44,4 @@ def _exit_code() -> int:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception:
-        traceback.print_exc()
-        return 1
     return 0

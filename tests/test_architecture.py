@@ -24,6 +24,7 @@ BASE = frozenset(
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
+    | {"weftline.turns"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -76,7 +77,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
-    "weftline.bounded": frozenset(),
+    "weftline.turns": frozenset(),
+    "weftline.bounded": frozenset({"weftline.turns"}),
     "weftline.a2a_answers": frozenset(),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,

@@ -159,6 +159,7 @@ EXAMPLE = replace(
     metadata={"team": "zoo", "ticket": {"id": 7}},
     labels={"tenant": "acme"},
     reminders=(Reminder(id="brief", text="Be brief.", max_per_run=2), Reminder(id="a", text="b", tier="safety")),
+    stream_arguments=True,
     turn_id="turn-7",
 )
 

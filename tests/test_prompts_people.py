@@ -23,7 +23,7 @@ def test_the_texts_are_these() -> None:
         "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
     )
     assert prompts.not_askable("pay", "no amount") == (
-        "Not executed: pay needs a person's approval, and the question could not be put: no amount"
+        "Not executed: pay needs a person's approval, and the question could not be asked: no amount"
     )
     assert prompts.NOT_ANSWERED_IN_TIME == (
         "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
@@ -62,6 +62,7 @@ def test_what_a_caller_over_a2a_reads_is_this() -> None:
         "A message is a comment on the plan; it neither approves nor rejects it. "
         "Approval is given on the server that runs the agent."
     )
+    assert prompts.A2A_CHOICES == 'Several can be chosen, with data such as {"value": ["…", "…"]}.'
     assert prompts.A2A_SEVERAL == 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
     assert prompts.a2a_one_of_several(2) == (
         "A message answers number 2. The others are decided on the server that runs the agent."

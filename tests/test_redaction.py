@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.messages import Image, Text
+from weftline.a2a_answers import state_of
+from weftline.messages import File, Image, Text
 from weftline.providers.base import ToolSpec
 from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
 from weftline.server.logs import configure_logs
@@ -192,6 +193,28 @@ def test_what_comes_in_several_blocks_is_read_as_one() -> None:
     parts = (Text(f"a {secret[:9]}"), Image("image/png", data="eA=="), Text(secret[9:] + " b"), Text("c"))
     shown = redacted(ToolOutput(parts), Redactor([secret])).parts
     assert shown == (Text(f"a {REDACTED}"), parts[1], Text(" b"), Text("c"))
+
+
+@pytest.mark.parametrize("kind", [Image, File])
+def test_every_field_of_an_image_or_a_file_is_searched(kind: type[Image | File]) -> None:
+    secret = "Zx9Qw7Lm2Kp4Rt6Yv8"
+    data = base64.b64encode(b"\x89PNG\0" + secret.encode()).decode()
+    part = kind(f"image/{secret}", data=data, url=f"https://x.example/{secret}", name=f"{secret}.png")
+    (shown,) = redacted(ToolOutput((part,)), Redactor([secret])).parts
+    assert isinstance(shown, kind) and (shown.media_type, shown.name) == (f"image/{REDACTED}", f"{REDACTED}.png")
+    assert shown.url == f"https://x.example/{REDACTED}"
+    assert base64.b64decode(shown.data or "") == b"\x89PNG\0" + REDACTED.encode()
+
+
+def test_a_state_that_no_task_has_is_not_repeated() -> None:
+    """It is read without regard to case, in which a secret would not be found."""
+    assert [
+        state_of({"status": {"state": state}}) for state in ("Zx9Qw7Lm2Kp4Rt6Yv8", "TASK_STATE_INPUT_REQUIRED", "")
+    ] == [
+        "unknown",
+        "input-required",
+        "",
+    ]
 
 
 def test_bytes_of_any_kind_are_searched_and_nothing_else_in_them_changes() -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "PolicyDecision",
     "PolicyTurn",
     "Preset",
+    "Prompt",
     "Reminder",
     "Run",
     "RunCancelled",
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from weftline.agent.hooks_outside import ChildToolGate, McpError, McpToolGate
     from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
     from weftline.agent.preset import Preset, compose_presets
+    from weftline.agent.prompting import Prompt
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
     from weftline.agent.settings import Limits, Settings
@@ -180,6 +182,7 @@ else:
         "PolicyDecision": "weftline.agent.policy",
         "PolicyTurn": "weftline.agent.policy",
         "Preset": "weftline.agent.preset",
+        "Prompt": "weftline.agent.prompting",
         "Reminder": "weftline.reminders",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",

@@ -12,6 +12,7 @@ Fields: TypeAlias = dict[str, object]
 UNDER_WAY = frozenset({"submitted", "working"})
 FAILED = frozenset({"failed", "rejected", "canceled", "cancelled", "auth-required"})
 WAITS = "input-required"
+_STATES = UNDER_WAY | FAILED | {WAITS, "completed"}
 _SHOWN_CHARS = 1000
 
 
@@ -25,10 +26,11 @@ def unwrapped(result: Fields) -> Fields:
 
 
 def state_of(result: Mapping[str, object]) -> str:
-    """The state of a task in the words of revision 0.3; "" of a message."""
+    """The state of a task in the words of revision 0.3; "" of a message, "unknown" for one that there is not."""
     status = result.get("status")
     state = cast(Fields, status).get("state") if isinstance(status, dict) else None
-    return str(state or "").lower().removeprefix("task_state_").replace("_", "-")
+    spelled = str(state or "").lower().removeprefix("task_state_").replace("_", "-")
+    return spelled if not spelled or spelled in _STATES else "unknown"
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from weftline.failure import CallFailure, Clarification
 from weftline.messages import Usage
-from weftline.outcome import Bounds, ServerData, Telemetry, preview_of
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry, preview_of
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -125,6 +125,8 @@ class CallFinished(Event, frozen=True):
     telemetry: Telemetry = Telemetry(0)
     bounds: Bounds | None = None
     server_data: tuple[ServerData, ...] = ()
+    child: ChildLink | None = None
+    """The run that carried it out, if there was one, and how many calls that has made."""
 
     @property
     def preview(self) -> str:

@@ -47,6 +47,18 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
                 raise ValueError(f"{name} cannot be negative, and is {value}")
 
 
+class ChildLink(Struct, frozen=True, omit_defaults=True):
+    """The run that carried out a call."""
+
+    run_id: str
+    agent: str
+    """Its name, as the call has it."""
+    parent_run_id: str
+    parent_call_id: str
+    calls: int = 0
+    """How many calls of its own have a result."""
+
+
 def telemetry_of(reported: Telemetry | None, *, active_us: int) -> Telemetry:
     """What a call took: what its tool reported, and the time that the runtime measured if that is missing."""
     if reported is None:

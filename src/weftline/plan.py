@@ -77,6 +77,8 @@ class McpRef(_Ref, frozen=True, tag="mcp"):
     name: str
     url: str
     tool_filter: tuple[str, ...] | None = None
+    asks_people: bool = False
+    """Whether the server's questions are put to the people of the run."""
 
 
 class StoredRef(_Ref, frozen=True, tag="stored"):
@@ -127,13 +129,15 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     only: tuple[str, ...] | None = None
     """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
     requested_by: str = ""
-    """Who asked for the run, by the name that the door gave them; "" if nobody said."""
+    """Who asked for the run, by the name that they were authenticated with; "" if nobody said."""
     digests: Digests | None = None
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
     labels: dict[str, str] = {}
     """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
     reminders: tuple[Reminder, ...] = ()
     """What the model is reminded of from the first turn on."""
+    stream_arguments: bool = False
+    """Whether the log has the arguments of calls piece by piece, as the model writes them."""
     turn_id: str = ""
     """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
 

@@ -28,7 +28,7 @@ def nobody_asked(tool: str) -> str:
 
 
 def not_askable(tool: str, reason: str) -> str:
-    return f"Not executed: {tool} needs a person's approval, and the question could not be put: {reason}"
+    return f"Not executed: {tool} needs a person's approval, and the question could not be asked: {reason}"
 
 
 NOT_ANSWERED_IN_TIME = "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
@@ -75,6 +75,7 @@ A2A_PLAN = (
     "A message is a comment on the plan; it neither approves nor rejects it. "
     "Approval is given on the server that runs the agent."
 )
+A2A_CHOICES = 'Several can be chosen, with data such as {"value": ["…", "…"]}.'
 A2A_SEVERAL = 'Answer each by its id, with data such as {"awaitId": "…", "value": "…"}.'
 
 

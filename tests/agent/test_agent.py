@@ -372,5 +372,5 @@ async def test_runs_in_memory_are_forgotten_after_a_while() -> None:
     engine = await in_memory()
     for _ in range(70):
         await agent.run("Hi.")
-    with pytest.raises(WeftlineError, match="no such run"):
+    with pytest.raises(WeftlineError, match="There is no run"):
         await engine.attach(first.run_id).result()

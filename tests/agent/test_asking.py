@@ -373,6 +373,9 @@ async def test_a_durable_run_is_approved_in_another_process(tmp_path: Path) -> N
         with pytest.raises(WeftlineError) as error:
             await run.approve(again.id, by="user:ann")
         assert error.value.code == "four_eyes"
-        await run.approve(again.id, args={"amount": 4, "payee": "Ann"}, by="user:bob")
+        with pytest.raises(WeftlineError) as changed:
+            await run.approve(again.id, args={"amount": 4, "payee": "Ann"}, by="user:bob")
+        assert changed.value.code == "four_eyes"
+        await run.approve(again.id, args=question.args, by="user:bob")
         assert (await run.result()).status == "succeeded"
-    assert paid == [(4.0, "Ann")]
+    assert paid == [(5.0, "Ann")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, ask_user, tool
+from weftline import Agent, Engine, Limits, ask_user, present_plan, tool
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
@@ -28,9 +28,13 @@ def payer(**options: Any) -> Agent[str, object]:
 
 async def question(engine: Engine, agent: Agent[Any, Any], **options: Any) -> tuple[Any, str]:
     run = await engine.start(agent, "Pay.", **options)
+    return run, await next_question(run)
+
+
+async def next_question(run: Any, *seen: str) -> str:
     async for event in run:
-        if isinstance(event, AwaitOpened):
-            return run, event.id
+        if isinstance(event, AwaitOpened) and event.id not in seen:
+            return event.id
     raise AssertionError("nobody was asked")
 
 
@@ -45,6 +49,35 @@ async def test_four_eyes_need_two_names(requested_by: str, by: dict[str, str]) -
         assert refused.value.code == "four_eyes"
         await run.deny(id)
         assert (await run.result()).calls[0].how == "denied"
+
+
+@pytest.mark.parametrize("how", ["answer", "another plan", "comment", "comment on a plan"])
+async def test_whoever_told_the_run_what_to_do_may_not_approve_what_follows(how: str) -> None:
+    """Nor may who requested it: it takes somebody else, until one of its calls is approved."""
+    first = calls("ask_user", question="Who?") if how == "answer" else calls("present_plan", plan="Pay Bob.")
+    script = [first, calls("pay", amount=5), calls("pay", amount=6), "Done."]
+    agent = Agent(
+        ScriptedModel(script), name="payer", tools=[pay, ask_user, present_plan], limits=Limits(four_eyes=True)
+    )
+    async with Engine() as engine:
+        run, id = await question(engine, agent, requested_by="user:ann")
+        match how:
+            case "answer":
+                await run.answer(id, "Mallory.", by="user:bob")
+            case "another plan":
+                await run.approve(id, args={"plan": "Pay Mallory."}, by="user:bob")
+            case "comment":
+                await run.answer(id, "Pay Mallory.", by="user:bob")
+            case _:
+                await run.approve(id, comment="But pay Mallory.", by="user:bob")
+        payment = await next_question(run, id)
+        for somebody in ("user:ann", "user:bob"):
+            with pytest.raises(WeftlineError) as refused:
+                await run.approve(payment, by=somebody)
+            assert refused.value.code == "four_eyes"
+        await run.approve(payment, comment="Fine.", by="user:cho")
+        await run.approve(await next_question(run, id, payment), by="user:cho")
+        assert (await run.result()).text == "Done."
 
 
 @pytest.mark.parametrize("odd", [{"remember": {}}, {"remember": "always"}, {"args": [5]}, {"args": "5"}])

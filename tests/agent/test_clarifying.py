@@ -102,7 +102,7 @@ async def test_a_person_is_asked_for_what_a_call_lacks_and_the_answer_is_a_messa
         assert await code_of(run.answer(asked.id, "In Oslo.")) == "await_closed"
         result = await run.result()
         closed = [event async for event in engine.attach(run.id) if isinstance(event, AwaitClosed)]
-    assert [call.how for call in result.calls] == ["invalid", "invalid", "returned"]
+    assert [call.how for call in result.calls] == ["invalid", "returned", "invalid"]
     request = model.requests[1]
     results = [index for index, message in enumerate(request.messages) if isinstance(message, ToolResults)]
     said = request.messages[results[0] + 1]
@@ -157,7 +157,7 @@ async def test_without_a_rule_the_hint_is_shown_and_the_run_goes_on(rule: Any) -
     agent, model = scripted(calls("forecast"), tools=[forecast], policy=Policy(on_missing_fields=rule))
     result = await agent.run("Go.")
     assert (result.text, result.reason) == ("Done.", "")
-    assert "A call of forecast failed (missing_fields)" in str(model.requests[1].messages[-1])
+    assert "A call to forecast failed (missing_fields)" in str(model.requests[1].messages[-1])
 
 
 @pytest.mark.requirement("run.policy.missing_fields")
@@ -262,6 +262,41 @@ async def test_a_question_with_options_takes_one_of_them_and_can_be_denied() -> 
     assert results_in(result.messages)[0] == "blue" and "Ask somebody else." in results_in(result.messages)[1]
 
 
+@pytest.mark.parametrize(
+    ("options", "answered", "heard"),
+    [((), "120", "120"), (("120", "140"), "140", "140"), ((120, 140), "120", "120")],
+)
+async def test_a_text_that_says_what_the_tool_returns_is_an_answer(options: Any, answered: str, heard: str) -> None:
+    @tool(effect="once")
+    def price() -> int:
+        """Says the price."""
+        raise ToolQuestion("Which price?", options=options)
+
+    agent, _ = scripted(calls("price"), tools=[price])
+    async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
+        asked = await until_asked(engine, run)
+        assert await code_of(run.answer(asked.id, "much")) == "invalid_answer"
+        await run.answer(asked.id, answered)
+        result = await run.result()
+    assert results_in(result.messages) == [heard]
+
+
+@pytest.mark.parametrize(("answered", "heard"), [("red", "red"), (["red", "blue"], "red\nblue")])
+async def test_of_several_options_one_alone_is_an_answer_too(answered: Any, heard: str) -> None:
+    @tool(effect="once")
+    def colours() -> list[str]:
+        """Chooses colours."""
+        raise ToolQuestion("Which colours?", options=["red", "blue"], multiple=True)
+
+    agent, _ = scripted(calls("colours"), tools=[colours])
+    async with Engine() as engine, agent.stream("Go.", engine=engine) as run:
+        asked = await until_asked(engine, run)
+        assert await code_of(run.answer(asked.id, ["green"])) == "invalid_answer"
+        await run.answer(asked.id, answered)
+        result = await run.result()
+    assert results_in(result.messages) == [heard]
+
+
 async def test_a_tool_cannot_ask_in_a_run_that_may_not_be_interrupted() -> None:
     agent, _ = scripted(calls("book", room="1"), tools=[book])
     result = await agent.run("Go.", policy=Policy(interrupts_allowed=False))
@@ -306,4 +341,4 @@ async def test_a_question_whose_options_are_no_results_is_not_put_to_anybody() -
     agent, _ = scripted(calls("price"), tools=[price])
     [call] = (await agent.run("Go.")).calls
     assert call.failure is not None and call.failure.kind == "malformed_result"
-    assert "no answer could be its result (the option '5'" in call.result
+    assert "no answer could be its result (the option 'a lot'" in call.result

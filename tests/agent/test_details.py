@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Compaction, Engine, Limits, ToolContext, tool
+from weftline import Agent, Behavior, Compaction, Engine, Limits, Policy, ToolContext, tool
 from weftline.agent.run import Run
 from weftline.details import (
     AwaitConfirmation,
@@ -17,6 +17,7 @@ from weftline.details import (
     PhaseChanged,
     PlannerNote,
     ToolAuthorization,
+    ToolCallArgsDelta,
     ToolOutputDelta,
     UsageRecorded,
 )
@@ -192,3 +193,53 @@ async def test_a_subscription_has_the_events_of_its_profile_and_always_the_end()
             assert refused.value.message.startswith(words)
         with pytest.raises(InvalidRequest, match="profile= is for one run"):
             run.events(profile="all", children=True)  # type: ignore[call-overload]
+
+
+async def test_the_arguments_of_calls_are_told_as_they_are_written_if_the_run_asks_for_that() -> None:
+    agent = Agent(ScriptedModel([calls("look", n=7), "Done."]), tools=[look])
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        run = await engine.start(agent, "Go.", stream_arguments=True)
+        pieces = [event for event in await told(run) if isinstance(event, ToolCallArgsDelta)]
+        plain = await engine.start(agent, "Go.")
+        assert not [event for event in await told(plain) if isinstance(event, ToolCallArgsDelta)]
+        assert "delta.args" not in [entry.kind for entry in (await plain.entries(limit=1000)).entries]
+    assert "".join([piece.delta for piece in pieces]) == '{"n":7}'
+    assert {(piece.name, piece.turn, piece.attempt) for piece in pieces} == {("look", 0, 1)}
+
+
+@pytest.mark.requirement("run.start.input_kept")
+async def test_everything_that_a_run_was_given_is_in_its_first_entry(tmp_path: Path) -> None:
+    clerk = Agent(ScriptedModel(["Ann."]), name="clerk")
+    model = ScriptedModel([calls("ask_clerk", task="Who?"), "Done."])
+    agent = Agent(model, name="boss", tools=[clerk.as_tool("Knows.", name="ask_clerk")])
+    given: dict[str, Any] = {
+        "thread": "t",
+        "turn_id": "turn-7",
+        "labels": {"team": "red"},
+        "metadata": {"ticket": "7"},
+        "policy": Policy(max_tool_calls=3, time_budget_s=60),
+        "requested_by": "user:ann",
+    }
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.", **given)
+        await run.result()
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        entries = (await engine.attach(run.id).entries(limit=1000)).entries
+        [child] = (await engine.attach(run.id).snapshot()).children
+        below = (await engine.attach(child.run_id).entries(limit=1000)).entries
+        session = (await engine.attach(run.id).snapshot()).thread
+    first, plan = entries[0], entries[0].body["plan"]
+    assert first.kind == "run.created" and first.head is not None and first.head["thread"] > 0 and session is not None
+    assert (plan["code"], plan["turn_id"], plan["labels"]) == ("boss", "turn-7", {"team": "red"})
+    assert (plan["metadata"], plan["requested_by"]) == ({"ticket": "7"}, "user:ann")
+    assert plan["messages"] == [{"role": "user", "parts": [{"type": "text", "text": "Go."}]}]
+    assert plan["limits"]["policy"]["max_tool_calls"] == 3
+    assert plan["limits"]["policy"]["time_budget_us"] == 60_000_000
+    assert {entry.turn_id for entry in (*entries, *below)} == {"turn-7"}
+    link = below[0].head
+    assert link is not None and link["parent"]["run"] == run.id
+    started = next(entry for entry in entries if entry.kind == "call.started")
+    assert started.head is not None
+    assert (link["parent"]["turn"], link["parent"]["index"]) == (started.head["turn"], started.head["index"])
+    assert below[0].body["plan"]["labels"] == {"team": "red"}
+    assert below[0].body["call"] == {"tool": "ask_clerk", "args": {"task": "Who?"}}

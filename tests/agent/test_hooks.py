@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -83,10 +84,38 @@ async def test_the_points_of_a_run_come_in_their_order() -> None:
         "stream_ended",
         "after_model",
         "usage_counted",
-        "turn_ended",
         "output_ready",
+        "turn_ended",
         "run_ended",
     ]
+
+
+async def test_a_turn_whose_answer_is_rejected_ends_before_the_next_one_begins() -> None:
+    one, _ = agent("No.")
+    seen: list[str] = []
+
+    @one.on(OutputReady)
+    def judge(ready: OutputReady[str]) -> None:
+        seen.append(f"ready {ready.text}")
+        if ready.text == "No.":
+            ready.reject("Say yes.")
+
+    for point in ("turn_ended", "before_model", "run_ended"):
+        one.on(point)(lambda at: seen.append(at.name))
+    await one.run("Go.")
+    asked = "before_model"
+    assert seen == [asked, "ready No.", "turn_ended", asked, "ready Done.", "turn_ended", "run_ended"]
+
+
+async def test_a_turn_whose_answer_nobody_judges_has_ended_too() -> None:
+    cut = {"text": "Half of", "finish_reason": "max_tokens"}
+    one = Agent(ScriptedModel([cut]), limits=Limits(max_retries=0))
+    seen: list[str] = []
+    for point in ("output_ready", "turn_ended", "run_ended"):
+        one.on(point)(lambda at: seen.append(at.name))
+    with suppress(RunFailed):
+        await one.run("Go.")
+    assert [name for name in seen if name != "output_ready"] == ["turn_ended", "run_ended"]
 
 
 @pytest.mark.requirement("loop.call.blocked")

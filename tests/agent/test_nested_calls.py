@@ -309,7 +309,7 @@ async def test_a_cancel_ends_the_code_and_what_it_calls() -> None:
         receipt = await run.cancel()
         result = await run.result()
     assert result.status == "cancelled"
-    assert [(call.name, call.how) for call in result.calls] == [("host", "cancelled"), ("hang", "in_doubt")]
+    assert [(call.name, call.how) for call in result.calls] == [("hang", "in_doubt"), ("host", "cancelled")]
     assert [call.name for call in receipt.in_doubt] == ["hang"]
 
 

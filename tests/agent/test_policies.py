@@ -189,7 +189,7 @@ async def test_only_tools_that_the_filters_leave_are_offered_and_run() -> None:
     )
     result = await agent.run("Go.", policy=Policy(denied_tags=["costly"]))
     assert offered(model) == [["look"], ["look"]]
-    assert [call.how for call in result.calls] == ["excluded", "unknown", "returned"]
+    assert [call.how for call in result.calls] == ["excluded", "returned", "unknown"]
     told = results_in(result.messages)
     assert told[0] == "The tool search is not available in this run. Continue with the tools that are."
     assert "nowhere" in told[2]

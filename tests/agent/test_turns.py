@@ -235,7 +235,7 @@ async def test_concurrent_calls_run_at_once_also_with_timeouts_and_are_told_in_o
     async with asyncio.timeout(PATIENCE_S):
         result = await Agent(model, tools=[first, second]).run("Go.")
     assert results_in(result.messages) == ["1", "2"]
-    assert [call.name for call in result.calls] == ["second", "first"], "as they were done"
+    assert [call.name for call in result.calls] == ["first", "second"], "as the model made them"
 
 
 @pytest.mark.requirement("loop.turn.request_order")

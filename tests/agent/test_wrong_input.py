@@ -52,7 +52,6 @@ async def test_what_agents_and_runs_are_made_of_has_to_be_of_its_type(option: st
         ("messages", "Hi!", "messages must be a list, not 'Hi!'"),
         ("messages", [{"role": "user", "content": "Hi!"}], "each of messages must be a message"),
         ("files", "scan.png", "files must be a list, not 'scan.png'"),
-        ("metadata", {"customer": 42}, "metadata must be texts by name"),
         ("hooks", [print], "is not a hook; make one with @hook"),
         ("key", 7, "key must be a text"),
         ("engine", "./data", "engine must be an Engine that is open"),

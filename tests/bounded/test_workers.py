@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline.bounded.pool import GaveUp, Workers, on_behalf_of
+from weftline.bounded.pool import GaveUp, Workers
+from weftline.turns import on_behalf_of
 
 from . import jobs
 

@@ -68,7 +68,8 @@ def test_files_are_sent_along(place: dict[str, str | None], tmp_path: Path) -> N
     given = ("run", "What?", "--model", "scripted:look", "--attach", str(image), "--attach", "https://x.test/a.png")
     assert weftline(*given, env=place).out == "image/png 8 bytes, image/png https://x.test/a.png\n"
     missing = weftline("run", "What?", "--model", "scripted:look", "--attach", str(tmp_path / "no.png"), env=place)
-    assert (missing.code, missing.out) == (1, "") and "no.png cannot be read" in missing.err, missing
+    reason = f"weftline: the attachment {tmp_path / 'no.png'} cannot be read: No such file or directory\n"
+    assert missing == Done(1, "", reason)
     refused = weftline("run", "What?", "--model", "scripted:look", "--attach", str(program), env=place)
     assert (refused.code, refused.out) == (1, "") and "attachments" in refused.err, refused
 

@@ -79,6 +79,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.outcome",
         "weftline.percent",
         "weftline.prompts",
+        "weftline.prompts_calls",
         "weftline.schema_cost",
         "weftline.suggestions",
         "weftline.surrogates",
@@ -89,6 +90,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.net.errors",
         "weftline.net.sse",
         "weftline.tools.arguments",
+        "weftline.tools.injected",
         "weftline.tools.schema",
         "weftline.tools.signature",
     }

@@ -16,7 +16,7 @@ from msgspec.json import decode, encode
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.server.scheduled import TIME_KEY, checked_work, start
+from weftline.server.scheduled import TIME_KEY, checked_work, start, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
 from weftline.workspace import schedules, workspaces
@@ -60,7 +60,8 @@ async def main(folder: Path, hours: int) -> None:
                 at, Caller(space), "hourly", timing=Timing(cron="@hourly", catch_up="all"), work=work
             )
         clock.us += hours * HOUR_US
-        await ScheduleAlarm(at, start=partial(start, Host(engine, at))).fire_due()
+        host = Host(engine, at)
+        await ScheduleAlarm(at, start=partial(start, host), started=partial(started, host)).fire_due()
         runs = await engine.runs(RunFilter(workspace=space))
         print(*sorted(decode(run.metadata)[TIME_KEY][11:16] for run in runs))
     await store.close()

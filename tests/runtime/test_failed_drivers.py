@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
-from weftline.kernel.entries import CallClosed, TurnCompleted
-from weftline.kernel.state import RunTool, State
+from weftline.kernel.entries import CallClosed, TimerFired, TurnCompleted
+from weftline.kernel.state import Decision, New, RunTool, State
 from weftline.messages import Blob, Image, Text, ToolResults, User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery
 from weftline.runtime import step as stepping
+from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk
@@ -135,3 +136,13 @@ async def test_a_run_whose_drivers_leave_with_work_left_to_do_is_given_up_with_w
         end = await ended(it, await it.create(space, plan("hello")), space)
     assert (end.status, end.code, provider.requests) == ("failed", "worker_error", [])
     assert "with work left to do" in caplog.text
+
+
+def test_a_kernel_that_does_not_come_to_rest_is_a_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restless(state: State) -> Decision:
+        return Decision((New(TimerFired(state.now + 1)),))
+
+    monkeypatch.setattr(stepping, "decide", restless)
+    work = WorkingSet("run_1", plan("hello"), Conversation(()))
+    with pytest.raises(RuntimeError, match="does not come to rest: TimerFired"):
+        stepping.step(State(), work, at=1)

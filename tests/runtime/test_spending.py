@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from weftline.kernel.state import CallModel
 from weftline.messages import Usage
+from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, Finish, TextDelta, UsageUpdate
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.model_call import abandoned
 from weftline.runtime.spending import Spent, spent
 
 END = Finish("end_turn")
@@ -49,3 +54,12 @@ def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_
 ) -> None:
     cut = answer(text, UsageUpdate(Usage(input=7, output=output)))
     assert spent(cut, estimate=100, unanswered=True) == expected
+
+
+@pytest.mark.parametrize("chunks", [(), (END,)], ids=["under way", "complete"])
+def test_a_report_of_a_provider_that_does_not_stop_with_the_server_is_an_estimate(chunks: tuple[Chunk, ...]) -> None:
+    work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
+    work.answering = answer("abcdefgh", UsageUpdate(Usage(input=7, output=40)), *chunks)
+    heads = [abandoned(CallModel(0, 1), work, estimate=100, goes_on=goes_on).head for goes_on in (True, False)]
+    assert [getattr(head, "usage", None) for head in heads] == [Usage(input=7, output=40)] * 2
+    assert [getattr(head, "estimated", None) for head in heads] == [not chunks, False]

@@ -19,7 +19,7 @@ from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now
+from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
 from weftline.store.database import Query, statement
@@ -56,11 +56,16 @@ class Caller(Struct, frozen=True):
     agents: tuple[str, ...] = ()
 
 
+async def never(row: ScheduleRow, time: int) -> str | None:
+    """A schedule that has had no run yet."""
+    return None
+
+
 class Host:
     def __init__(self, engine: EmbeddedEngine, at: Workspaces) -> None:
         self.engine = engine
         self.workspaces = at
-        self.alarm = ScheduleAlarm(at, start=partial(start, self))
+        self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
         self.space = 0
 
     async def schedule(self, timing: Timing, spec: dict[str, Any] = SPEC) -> ScheduleRow:
@@ -165,8 +170,21 @@ async def test_it_makes_up_for_the_last_hundred_times_at_most(host: Host, clock:
 async def test_two_that_fire_at_once_make_one_run(host: Host, clock: Clock) -> None:
     row = await host.schedule(HOURLY)
     clock.time += timedelta(hours=1)
-    other = ScheduleAlarm(host.workspaces, start=partial(start, host))
+    other = ScheduleAlarm(host.workspaces, start=partial(start, host), started=partial(started, host))
     assert all(await asyncio.gather(host.alarm.fire_due(), other.fire_due(), host.alarm.fire_due()))
+    assert await host.times(row) == ["2027-01-15T09:00"]
+
+
+async def test_a_run_that_began_in_time_is_not_said_to_be_skipped(host: Host, clock: Clock) -> None:
+    """The process died between the run and the note about it, and the next one begins when the time is long over."""
+    row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))
+    clock.time += timedelta(hours=1)
+    assert row.next_at is not None
+    run = await start(host, row, row.next_at)
+    clock.time += timedelta(minutes=20)
+    assert await host.alarm.fire_due()
+    now = await host.row(row)
+    assert (now.last_run, now.last_error, now.last_at) == (run, "", row.next_at)
     assert await host.times(row) == ["2027-01-15T09:00"]
 
 
@@ -205,7 +223,7 @@ async def test_a_full_queue_is_tried_again_and_no_time_is_lost(host: Host, clock
             raise RateLimited("Too many runs are queued.", code="too_many_runs")
         return await start(host, row, time)
 
-    alarm = ScheduleAlarm(host.workspaces, start=refusing)
+    alarm = ScheduleAlarm(host.workspaces, start=refusing, started=never)
     row = await host.schedule(HOURLY)
     clock.time += timedelta(minutes=31)
     assert not await alarm.fire_due() and (await host.row(row)).next_at == us(datetime(2027, 1, 15, 9, tzinfo=UTC))
@@ -238,7 +256,7 @@ def test_the_alarm_wakes_by_itself_in_time_and_at_once_for_a_new_schedule() -> N
 
         at = Workspaces(store.records, store.vault, wall)
         space = await workspaces.ensure(at, "acme")
-        alarm = ScheduleAlarm(at, start=note)
+        alarm = ScheduleAlarm(at, start=note, started=never)
         work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")
         task = asyncio.create_task(alarm.run())
         await asyncio.sleep(1)
@@ -283,7 +301,7 @@ async def test_a_workspace_with_much_to_make_up_for_holds_up_no_other(host: Host
         return "run_1"
 
     clock.time += timedelta(hours=3)
-    alarm = ScheduleAlarm(host.workspaces, start=note)
+    alarm = ScheduleAlarm(host.workspaces, start=note, started=never)
     task = asyncio.create_task(alarm.run())
     await asyncio.wait_for(begun.wait(), 3)
     assert len(order) <= 3
@@ -309,7 +327,7 @@ def test_what_becomes_due_while_its_workspace_is_at_work_is_not_forgotten() -> N
         for name, after_s in (("first", 3), ("second", 5)):
             timing = Timing(at=wall.now_us() + after_s * 1_000_000)
             await schedules.create(at, Caller(space), name, timing=timing, work=work)
-        task = asyncio.create_task(ScheduleAlarm(at, start=slow).run())
+        task = asyncio.create_task(ScheduleAlarm(at, start=slow, started=never).run())
         assert [await started.get() for _ in range(2)] == ["first", "second"]
         assert loop.time() < 20, "it is started when the first one is done"
         task.cancel()
@@ -329,7 +347,7 @@ async def test_a_full_queue_is_asked_once_and_not_by_each_schedule(host: Host, c
     for _ in range(10):
         await host.schedule(HOURLY)
     clock.time += timedelta(hours=1)
-    assert not await ScheduleAlarm(host.workspaces, start=refusing).fire_due()
+    assert not await ScheduleAlarm(host.workspaces, start=refusing, started=never).fire_due()
     assert len(asked) <= 2
 
 

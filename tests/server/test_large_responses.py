@@ -106,12 +106,16 @@ async def test_snapshots_that_nobody_reads_do_not_keep_others_from_theirs(api: A
         refused = await api.get(f"agents/{agent}")
         assert check_error(refused, 429, "too_many_large_responses") and refused.headers["Retry-After"]
         third = asyncio.create_task(api.snapshot(large))
+        # So does what reads as much and sends little.
+        fork = asyncio.create_task(api.post(f"agent-runs/{large}/fork", {"turn": 9}))
+        budgets = asyncio.create_task(api.get(f"agent-runs/{large}/budgets"))
         assert (await api.snapshot(small))["status"]
         assert (await other_api.snapshot(theirs))["spec"]["prompt"] == "y" * MB
-        assert not third.done()
+        assert not third.done() and not fork.done() and not budgets.done()
     finally:
         for one in unread:
             one.close()
     # The room of the clients that went away is free again, and who waited for it has it.
     assert (await third)["spec"]["prompt"] == prompt
+    assert check_error(await fork, 400, "invalid_request") and (await budgets).json == {"budgets": []}
     assert (await api.get(f"agents/{agent}")).status == 200

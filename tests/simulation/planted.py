@@ -30,6 +30,8 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
 from weftline.store.budgets import Booking
+from weftline.store.records import schedules
+from weftline.store.records.schedules import ScheduleRow
 from weftline.testing.simulation import Build
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.server import WallClock
@@ -37,6 +39,9 @@ from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wire
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.world import Life
 from weftline.tools.base import ToolOutput
+from weftline.workspace.context import Workspaces
+from weftline.workspace.firing import ScheduleAlarm, Start, Started
+from weftline.workspace.schedules import timing_of
 
 NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
@@ -54,12 +59,14 @@ class Bug(Build):
         carry_out: Callable[[CarryOut], CarryOut] | None = None,
         engine: type[EmbeddedEngine] = EmbeddedEngine,
         alarm: Callable[..., Any] = Alarm,
+        schedules: type[ScheduleAlarm] = ScheduleAlarm,
         first_seed: int = 0,
     ) -> None:
         self.name = name
         self.rules = frozenset(rules.split())
         self.first_seed = first_seed
-        self.alarm = alarm
+        self.rings = alarm
+        self._schedules = schedules
         self._log = log
         self._step = step
         self._carry_out = carry_out
@@ -67,6 +74,9 @@ class Bug(Build):
 
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
         return self._log(inner, wires)
+
+    def alarm(self, at: Workspaces, *, start: Start, started: Started) -> ScheduleAlarm:
+        return self._schedules(at, start=start, started=started)
 
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
         return self._engine(
@@ -388,6 +398,34 @@ def runs_what_was_asked_for(real: CarryOut) -> CarryOut:
     return carry_out
 
 
+def _reporting_doubts(state: State) -> State:
+    """Whoever wants to be asked about calls in doubt reads in a result that there were some."""
+    return replace(state, limits=replace(state.limits, in_doubt="report"))
+
+
+def _missing_nothing(state: State) -> State:
+    """The model makes of a failed call what it can, whatever a person might know."""
+    return replace(state, batch=replace(state.batch, lacking=None))
+
+
+def _asking_the_tool_again(state: State) -> State:
+    """A tool that has asked a person is carried out once more when there is an answer."""
+    calls = tuple([_cut_off(call) for call in state.batch.calls])
+    return replace(state, batch=replace(state.batch, calls=calls))
+
+
+def _cut_off(call: Call) -> Call:
+    answered = call.asked_back and not call.awaiting and call.attempt == 1
+    return replace(call, asked_back=False, lost=True, verdict="ok") if answered else call
+
+
+def forgets_what_it_was_told(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
+    """What a person said about something missing is in the log, and in no request."""
+    result = stepping.step(state, work, facts, at=at)
+    work.conversation._clarifying = ""  # pyright: ignore[reportPrivateUsage]
+    return result
+
+
 class ListsWhatIsAnswered(Flushes):
     """The list of what people are asked is cleaned up by whoever answers, and by nothing else."""
 
@@ -504,10 +542,15 @@ class DecidesOnAnotherState:
         entries = list(facts)
         for draft in facts:
             state = take_in(state, work, draft, at=at)
-        while (decision := decide(self._change(state))).append:
+        for _ in range(stepping.MAX_ROUNDS):
+            decision = decide(self._change(state))
+            if not decision.append:
+                break
             for draft in [stepping.write_down(state, work, new) for new in decision.append]:
                 entries.append(draft)
                 state = take_in(state, work, draft, at=at)
+        else:
+            raise RuntimeError("the kernel does not come to rest")
         end = stepping.thread_end(state, work) if entries else None
         return Step(state, entries, decision.start, decision.due_at, end)
 
@@ -561,8 +604,59 @@ class RefundsEarly(ChangesBookings):
         return [replace(one, held_nusd=0, held_tokens=0, held_calls=0) for one in bookings]
 
 
+# In schedules
+
+
+class KeepsNoKeys(SimulatedLog):
+    """Whether a time of a schedule has its run is not asked before another one is created."""
+
+    async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
+        return None if route == "schedules" else await super().idempotent(workspace, route, key)
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return super().flush([self._without_key(write) for write in writes])
+
+    def _without_key(self, write: Write) -> Write:
+        once = None if write.new is None else write.new.idempotency
+        if write.new is None or once is None or once.route != "schedules":
+            return write
+        return replace(write, new=replace(write.new, idempotency=None))
+
+
+class NotesItFirst(ScheduleAlarm):
+    """A time is over once somebody has seen to it that its run begins."""
+
+    async def _fire_once(self, row: ScheduleRow, time: int, *, now: int) -> None:
+        await self._settle(row, time, now=now)
+        await super()._fire_once(row, time, now=now)
+
+
+class GoesOnFromNow(ScheduleAlarm):
+    """After a start, what was due before it is of no interest."""
+
+    async def run(self) -> None:
+        now = self._at.clock.now_us()
+        for workspace in await self._at.records.read(schedules.due_workspaces(now)):
+            for row in await self._at.records.read(schedules.of_workspace(workspace)):
+                if row.next_at is not None and row.next_at <= now:
+                    await self._at.records.write(schedules.move(row.key, next_at=timing_of(row).next(now)))
+        await super().run()
+
+
+class MakesUpForEverything(ScheduleAlarm):
+    """A time that was missed is as good as any other."""
+
+    async def _fire(self, key: int, now: int) -> bool:
+        row = await self._at.records.read(schedules.by_key(key))
+        return await super()._fire(key, row.next_at if row is not None and row.next_at else now)
+
+
 BUGS = (
-    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=48),
+    Bug("keeps_no_keys_of_schedules", "T1 C1 C4 C12", log=KeepsNoKeys, first_seed=2),
+    Bug("notes_it_first", "T2 T3", schedules=NotesItFirst, first_seed=2),
+    Bug("goes_on_from_now", "T2", schedules=GoesOnFromNow, first_seed=2),
+    Bug("makes_up_for_everything", "T3", schedules=MakesUpForEverything, first_seed=60),
+    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=80),
     Bug("settles_twice", "B1 B2", log=SettlesTwice),
     Bug("refunds_early", "B1", log=RefundsEarly),
     Bug("writes_a_decision_again", "K2 K6 K7 K8 K9 K10 K13 C1 C5 B1 B2", step=WritesADecisionAgain),
@@ -572,13 +666,13 @@ BUGS = (
         "forgets_deadlines_while_commands_run",
         "D1 D2",
         step=lambda: forgets_deadlines_while_commands_run,
-        first_seed=44,
+        first_seed=88,
     ),
     Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
     Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
     Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again, first_seed=2),
-    Bug("forgets_what_code_asked_for", "N1 N2", carry_out=forgets_what_code_asked_for),
+    Bug("forgets_what_code_asked_for", "N1 N2", carry_out=forgets_what_code_asked_for, first_seed=12),
     Bug("reads_a_row_twice", "M1", log=ReadsARowTwice),
     Bug("misses_a_row", "M1", log=MissesARow, first_seed=2),
     Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder),
@@ -587,22 +681,26 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=6),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=61),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=73),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=400),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=370),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=318),
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=1),
-    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=52),
+    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=140),
     Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=105),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=1),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=22),
+    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), first_seed=33),
+    Bug("asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), first_seed=3),
+    Bug("asks_the_tool_again", "A3 K2", step=lambda: DecidesOnAnotherState(_asking_the_tool_again), first_seed=3),
+    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, first_seed=3),
     Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=300),
     Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=220),
     Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=24),
-    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=18),
+    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=100),
     Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
     Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
     Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=200),

@@ -40,6 +40,10 @@ def test_a_cancelled_run_estimates_what_a_provider_used_that_does_not_stop() -> 
     simulate(833000112)
 
 
+def test_a_stop_estimates_what_a_provider_used_that_does_not_stop() -> None:
+    simulate(370303006)
+
+
 def test_a_run_that_queues_because_a_lease_ran_out_still_hears_of_the_next_deadline() -> None:
     simulate(611000421)
 
@@ -60,7 +64,7 @@ def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "Alarm", bug.alarm)
+    monkeypatch.setattr(timers, "Alarm", bug.rings)
     violation = first_violation(bug)
     assert violation.rule in bug.rules, violation.report()
 

@@ -12,6 +12,7 @@ import pytest
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store.subject import chain_of, commit, new_thread, new_workspace
+from weftline.turns import on_behalf_of
 
 from .kit import TIMEOUT_S
 from .subjects import SqliteSubject
@@ -93,4 +94,30 @@ async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(tmp_path:
     opened.set()
     await asyncio.gather(*flood, *others)
     assert "gone" not in done and max(at for at, what in enumerate(done) if what == "other") < 10
+    threads.close()
+
+
+async def test_the_reads_of_one_workspace_do_not_hold_up_those_of_another(tmp_path: Path) -> None:
+    """However many runs and lists they are about."""
+    subject = SqliteSubject(tmp_path / "store")
+    await subject.store.close()
+    threads = ReaderThreads(tmp_path / "store" / "weftline.db")
+    opened = threading.Event()
+    done: list[int] = []
+
+    async def read(workspace: int, run: int | None) -> None:
+        def job(db: object) -> None:
+            opened.wait(TIMEOUT_S)
+            done.append(workspace)
+
+        on_behalf_of.set(workspace)
+        await threads.read(job, run=run)
+
+    flood = [asyncio.create_task(read(1, run)) for run in [None] * 50 + list(range(50))]
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(read(2, run)) for run in (None, None, 7)]
+    await asyncio.sleep(0)
+    opened.set()
+    await asyncio.gather(*flood, *others)
+    assert max(at for at, workspace in enumerate(done) if workspace == 2) < 12
     threads.close()

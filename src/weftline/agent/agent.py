@@ -6,13 +6,14 @@ print(agent.run_sync("Do I need an umbrella in Lyon?").text)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from weftline.agent.definition import Definition, DepsT, OutputT
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from typing_extensions import Unpack
 
     from weftline.agent.engine import Engine
@@ -65,16 +66,51 @@ class Agent(Definition[OutputT, DepsT]):
         """
         await (await _host(engine)).warmup(self)
 
-    def as_tool(self, description: str, *, name: str | None = None) -> Subagent:
+    def as_tool(
+        self,
+        description: str,
+        *,
+        name: str | None = None,
+        args: type[BaseModel] | None = None,
+        template: str | None = None,
+        text: str | None = None,
+        prompt: Callable[..., str] | None = None,
+        check: Callable[..., str | None] | None = None,
+        instructions: str | None = None,
+    ) -> Subagent:
         """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
+
+        The child is told what `template`, `text` or `prompt` make of the arguments, the first of these that is given.
+        Without any that is the task that the other agent's model writes, or with `args` the arguments as JSON.
 
         Args:
             description: What the other agent's model reads about it.
             name: What that model calls it; by default the agent's own name.
+            args: A pydantic model of the arguments that the tool takes.
+            template: What the child is told, with arguments in braces: `"Find out about {topic}."`. Without `args` each
+                of these is a text.
+            text: What the child is told, whatever the arguments are.
+            prompt: A function that returns what the child is told. Without `args` its parameters are the tool's.
+            check: A function of those arguments that it names, called before there is a child. It returns what is wrong
+                with them, which the other agent's model reads, or None.
+            instructions: What the child follows in place of the agent's own instructions.
+
+        Raises:
+            ValueError: for a template and a text, and for a template with something else than arguments in it.
         """
         from weftline.agent.subagents import as_tool
 
-        return as_tool(self, description, name=name)
+        return as_tool(
+            self,
+            description,
+            name=name,
+            args=args,
+            template=template,
+            text=text,
+            prompt=prompt,
+            check=check,
+            instructions=instructions,
+        )
 
     def run_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]

@@ -6,7 +6,7 @@ A value of the wrong type that is found later fails far from the mistake, or is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from reprlib import Repr
 from typing import Any, Final, cast
@@ -105,14 +105,6 @@ def made_deps(given: object) -> None:
         if inspect.iscoroutine(given):
             given.close()  # nobody will await it
         raise TypeError(f"the factory of the deps must be {CONTEXT_MANAGER}. It returned {_REPR.repr(given)}")
-
-
-def metadata(given: object) -> None:
-    like = "texts by name, such as {'customer': '42'}"
-    expect("metadata", given, Mapping, like)
-    for name, value in cast("Mapping[object, object]", given).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"metadata must be {like}, not {_REPR.repr({name: value})}")
 
 
 def listed(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from weftline.agent.definition import Definition
 from weftline.agent.plans import child_of, copy_of, plan_of
 from weftline.agent.subagents import Subagent
@@ -48,6 +50,7 @@ class ChildPlans:
         else:
             model = await self._model_id(subagent.agent, parent.code)
             plan = plan_of(subagent.agent, code=parent.code, model=model, messages=(User.of(task),))
+            plan = plan if system is None else replace(plan, system=system)
         plan = child_of(parent, plan, name=subagent.name, limits=limits)
         await self._check(plan, workspace=workspace)
         return plan

@@ -28,6 +28,7 @@ from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
 from weftline.agent.noting import Notes
 from weftline.agent.output import OutputType
+from weftline.agent.prompting import RunPrompts
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
@@ -86,14 +87,15 @@ class AgentCode:
         observed: Callable[[], Awaitable[None]] | None = None,
         above: Above | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
+        prompts: RunPrompts | None = None,
     ) -> None:
         """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
 
         `observed` tells whoever reads the logs of the agent's runs that this one has ended.
         """
         self.info = info
-        self._notes = Notes()
-        self.context = RunContext(info, deps, self._notes.note)
+        self._notes = Notes(prompts)
+        self.context = RunContext(info, deps, self._notes.note, self._notes.render)
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Above()
         """The runs above a child, which hear of what it does."""
@@ -400,6 +402,14 @@ class AgentCode:
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
+        said = await self._judged(text)
+        try:
+            await self._facts.judged()
+        except HookFailed as failed:
+            self._fail(str(failed), failed.__cause__, code="hook_failed")
+        return said
+
+    async def _judged(self, text: str) -> str:
         value: object = text
         if self._output is not None:
             try:
@@ -430,9 +440,8 @@ class AgentCode:
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
         told = (points.RunEnded, points.RunCancelled)
-        has_words = (
-            bool(self._frame.skills) or self._observed is not None or any(point in self._hooks for point in told)
-        )
+        told_late = self._facts.waits or any(point in self._hooks for point in told)
+        has_words = bool(self._frame.skills) or self._observed is not None or told_late
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -441,6 +450,8 @@ class AgentCode:
             self.leaving.begin()
 
     async def _last_words(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+        with suppress(HookFailed):
+            await self._facts.judged()
         for one in self._frame.skills:
             await one.end_run(dict(memory), run_id=self.info.id)
         with suppress(HookFailed):  # the run has ended: there is nothing left to fail

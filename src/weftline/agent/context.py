@@ -37,6 +37,10 @@ def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
     return None
 
 
+def _no_prompts(id: str, /, **data: object) -> str:
+    raise ValueError(f"the agent has no prompt {id!r}.")
+
+
 class RunContext(Struct, Generic[DepsT], frozen=True):
     """The run that a hook or a function for instructions is called for, with the agent's deps."""
 
@@ -45,4 +49,8 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
     note: Callable[..., None] = _nobody_listens
     """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
     `notes` of its result if the turn is the last one. No model reads it.
+    """
+    render: Callable[..., str] = _no_prompts
+    """`render(id, **data)` is the text of one of the agent's prompts, or of what stands in for it in this run. Raises
+    `ValueError` if there is none, or something that it needs is not given.
     """

@@ -21,6 +21,7 @@ from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
 from weftline.agent.policy import Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
+from weftline.agent.prompting import Prompt, checked_prompts
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
@@ -61,6 +62,7 @@ class Others(TypedDict, total=False):
     tool_aliases: Mapping[str, str] | None
     preset: Preset | None
     eager: bool
+    prompts: Sequence[Prompt]
 
 
 class Registers(Protocol[P, D]):
@@ -142,6 +144,7 @@ class Definition(Generic[OutputT, DepsT]):
         tool_aliases: Mapping[str, str] | None = None,
         preset: Preset | None = None,
         eager: bool = False,
+        prompts: Sequence[Prompt] = (),
         **unknown: Any,
     ) -> None:
         for option in unknown:
@@ -187,6 +190,8 @@ class Definition(Generic[OutputT, DepsT]):
         self.fallbacks = tuple(fallbacks)
         self.eager = eager
         """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
+        self.prompts = checked_prompts(prompts)
+        """What its code renders; see `RunContext.render`."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             check_hook(one)

@@ -30,13 +30,14 @@ from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
 from weftline.agent.plans import plan_of
+from weftline.agent.prompted import PromptedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.agent.watched import WatchedRuns
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.labels import checked_labels, checked_metadata
 from weftline.messages import Blob, Message, Text, User
@@ -46,7 +47,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
@@ -67,7 +68,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -150,21 +151,33 @@ class Engine(WatchedRuns, EndedRuns):
     async def __aenter__(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is open already.")
-        models: Catalog | WorkspaceCatalogs = self._models.catalog
         if self._directory is None:
             store: Store = MemoryStore()
             self._kept = KeptRuns(store)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
         else:
             self._models.look_around()  # the runs that it carries on may need them
-            store = await asyncio.to_thread(open_store, self._directory, check=True)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+            store = await open_store_off_loop(self._directory)
+        self.store, self._tools.records = store, store.records
+        try:
+            await self._open_on(store)
+            for beside in self._beside:
+                await self._guests.enter_async_context(beside())
+        except BaseException:
+            if self._host is None:
+                await store.close()  # which the host would do
+            await self._shut_down()
+            raise
+        return self
+
+    async def _open_on(self, store: Store) -> None:
+        models: Catalog | WorkspaceCatalogs = self._models.catalog
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        if self.durable:
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._tools.use_version(self._code_version)
-        self.store = store
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
@@ -174,13 +187,6 @@ class Engine(WatchedRuns, EndedRuns):
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
-        try:
-            for beside in self._beside:
-                await self._guests.enter_async_context(beside())
-        except BaseException:
-            await self._shut_down()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -202,14 +208,24 @@ class Engine(WatchedRuns, EndedRuns):
         await self.at_home(self._shut_down)
 
     async def _shut_down(self) -> None:
-        await self._guests.aclose()
+        # From the last to the first; whatever fails on the way, the rest is closed.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._closed)
+            closing.push_async_callback(self._models.aclose)
+            if self._stored is not None:
+                closing.push_async_callback(self._stored.aclose)
+            closing.push_async_callback(self._stop_host)
+            closing.push_async_callback(self._guests.aclose)
+
+    async def _stop_host(self) -> None:
         host, self._host = self._host, None
         if host is not None:
-            await host.stop(drain_s=self._drain_s)
-            await self._tools.close()
-        if self._stored is not None:
-            await self._stored.aclose()
-        await self._models.aclose()
+            try:
+                await host.stop(drain_s=self._drain_s)
+            finally:
+                await self._tools.close()
+
+    def _closed(self) -> None:
         for name, agent in self._tools.agents.items():
             self._offer_own(agent, name)  # the engine may be opened again
         self._loop = None
@@ -406,7 +422,10 @@ class Engine(WatchedRuns, EndedRuns):
         return self._tools.fault_of(run_id)
 
     async def locate(self, run_id: str) -> int:
-        return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        try:
+            return await (await self.runtime()).locate(run_id, workspace=self._workspace)
+        except NotFound:
+            raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
     async def settled(self, run_id: str) -> None:
         """Returns when the last hook of a run that has ended here has returned."""
@@ -481,8 +500,12 @@ class Engine(WatchedRuns, EndedRuns):
         name = options.get("thread")
         if name is None:
             return None
+        if not name.strip():
+            raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
-            raise InvalidRequest("A thread needs an engine to live on: run(…, thread=…, engine=engine).")
+            raise InvalidRequest(
+                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+            )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
         thread = self.thread(name)
@@ -523,6 +546,7 @@ class Engine(WatchedRuns, EndedRuns):
             metadata=checked_metadata(options.get("metadata")),
             labels=checked_labels(options.get("labels")),
             requested_by=options.get("requested_by", ""),
+            stream_arguments=options.get("stream_arguments", False),
             turn_id=turn_id_of(options.get("turn_id")),
             reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,

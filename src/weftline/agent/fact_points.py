@@ -36,6 +36,8 @@ class FactPoints:
         self._began = False
         self._open: dict[int, int] = {}
         """By turn: how many of its calls have no result yet."""
+        self._held: int | None = None
+        """A turn without calls whose answer is still to be judged: it has ended when that is done."""
 
     def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
         """The run came into memory in this turn, which an earlier process asked the model for."""
@@ -45,6 +47,7 @@ class FactPoints:
     async def tell(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         """`messages` is the conversation after these facts."""
         self._messages = messages
+        await self.judged()  # by now, or never
         if not self._began:
             self._began = True
             # What created it was appended before its code was there.
@@ -55,7 +58,7 @@ class FactPoints:
                 await self._tell(points.MessagesTaken(self._asked))
             # The process may have died before it could tell that these were done.
             for turn, unclosed in [(turn, count) for turn, count in self._open.items() if count <= 0]:
-                await self._done(turn, calls=unclosed == 0)
+                await (self._done(turn, calls=True) if unclosed == 0 else self._answered(turn))
         for fact in facts:
             await self._one(fact)
 
@@ -75,7 +78,7 @@ class FactPoints:
                 await self._count(fact)
                 self._open[fact.turn] = len(fact.calls)
                 if not fact.calls:
-                    await self._done(fact.turn, calls=False)
+                    await self._answered(fact.turn)
             case CallClosed() if fact.turn in self._open and not fact.parent:
                 self._open[fact.turn] -= 1
                 if not self._open[fact.turn]:
@@ -94,6 +97,23 @@ class FactPoints:
     async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
         if points.UsageCounted in self._hooks:
             await self._tell(points.UsageCounted(fact.turn, fact.attempt, fact.usage, usd(fact.cost_nusd)))
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end of a turn is still to be told."""
+        return self._held is not None
+
+    async def judged(self) -> None:
+        """Hooks at `OutputReady` have had their say, or will have none."""
+        turn, self._held = self._held, None
+        if turn is not None:
+            await self._done(turn, calls=False)
+
+    async def _answered(self, turn: int) -> None:
+        if points.OutputReady in self._hooks:
+            self._held = turn
+        else:
+            await self._done(turn, calls=False)
 
     async def _done(self, turn: int, *, calls: bool) -> None:
         self._open.pop(turn, None)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weftline.agent.prompting import NO_PROMPTS, RunPrompts
 from weftline.kernel import bodies
-from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE, PromptNote
+from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE
 from weftline.runtime.noting import MAX_NOTES, run_note
 
 
 class Notes:
     """Those of one run that are not written down yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompts: RunPrompts | None = None) -> None:
+        self._prompts = prompts or NO_PROMPTS
         self.turn = 0
         self._left = MAX_NOTES
         self._kept: dict[str, list[bytes]] = {}
@@ -25,8 +27,11 @@ class Notes:
         """Raises `ValueError` for what cannot be one. Too many are dropped."""
         self._keep(RUN_NOTE, run_note(text, labels, turn=self.turn))
 
-    def rendered(self, note: PromptNote) -> None:
+    def render(self, id: str, /, **data: object) -> str:
+        """The text of a prompt. That it was rendered is on record. Raises `ValueError` if it cannot be."""
+        text, note = self._prompts.render(id, data)
         self._keep(PROMPT_NOTE, bodies.encode(note))
+        return text
 
     def _keep(self, kind: str, encoded: bytes) -> None:
         if self._left:

@@ -69,6 +69,8 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """For hooks, policies and tools, and for the runs below it; no model reads them. At most 16."""
     reminders: Sequence[Reminder]
     """What the model is reminded of, with some requests of this run."""
+    stream_arguments: bool
+    """Whether those who follow the run can see the arguments of calls as the model writes them: `ToolCallArgsDelta`."""
     turn_id: str
     """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     requested_by: str
@@ -107,14 +109,14 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
         for name in ("thread", "key", "requested_by"):
             if name in options:
                 checked.expect(name, options[name], str, "a text")
+        if "stream_arguments" in options:
+            checked.expect("stream_arguments", options["stream_arguments"], bool, "True or False")
         if "messages" in options:
             checked.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
         if "files" in options:
             checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
         for one in options.get("hooks", ()):
             check_hook(one)
-        if options.get("metadata") is not None:
-            checked.metadata(options["metadata"])
 
 
 def check_parts(given: Mapping[str, Any]) -> None:

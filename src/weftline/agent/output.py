@@ -41,6 +41,21 @@ class OutputType(Generic[T]):
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", getattr(kind, "__name__", ""))[:64] or "answer"
         self.schema = OutputSchema(name, Raw(encode(schema)))
 
+    def fault(self, result: str) -> str:
+        """What is wrong with a tool's result as an answer of this type; "" if nothing is."""
+        from pydantic import ValidationError
+        from pydantic_core import from_json
+
+        try:
+            value: Any = from_json(result)
+        except ValueError:
+            value = result
+        try:
+            self._adapter.validate_json(encode(value))
+        except ValidationError as error:
+            return "; ".join([str(one["msg"]) for one in error.errors(include_url=False, include_input=False)[:3]])
+        return ""
+
     def parse(self, text: str) -> T:
         """The answer as a value. Raises `ValueError`, in words for the model, if the text does not fit."""
         from pydantic import ValidationError

@@ -47,6 +47,7 @@ def plan_of(
     metadata: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     requested_by: str = "",
+    stream_arguments: bool = False,
     turn_id: str = "",
     reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
@@ -84,6 +85,7 @@ def plan_of(
         code=code,
         only=None if only is None else tuple(only),
         requested_by=requested_by,
+        stream_arguments=stream_arguments,
         turn_id=turn_id,
         reminders=reminders,
     )
@@ -166,6 +168,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         metadata=sent.metadata,
         labels=sent.labels,
         requested_by=sent.requested_by,
+        stream_arguments=sent.stream_arguments,
         turn_id=sent.turn_id,
     )
     own, asked = plan.output_schema, sent.output_schema

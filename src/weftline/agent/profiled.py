@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
-from weftline.details.teller import NEEDED, Teller, facts_of
+from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
 from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
 from weftline.kernel.entries import RunCreated, decode_fact
@@ -48,6 +48,8 @@ async def teller_of(host: Engine, key: int, run_id: str) -> Teller:
     row, first = await host.row(key), await host.entry(key, 1)
     thread = None if row is None else await host.session_id(row.thread)
     teller = Teller(facts_of(run_id, created=None if first is None else first.body, thread=thread))
+    for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
+        teller.learn(decode_fact.decode(head), b"")
     for one in await host.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
         teller.learn(decode_fact.decode(one.head), one.body)
     return teller

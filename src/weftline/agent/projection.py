@@ -18,7 +18,7 @@ from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -135,6 +135,7 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
         telemetry=telemetry_of(closed.telemetry, active_us=head.active_us),
         bounds=closed.bounds,
         server_data=for_timeline(closed.server_data),
+        child=closed.child,
     )
 
 
@@ -305,7 +306,7 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
 }
 
 
-_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE})
+_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, ARGS_DELTA})
 """What only `weftline.details` tells."""
 
 

@@ -11,7 +11,7 @@ from weftline.failure import Failure
 from weftline.kernel.bodies import ProviderFailure
 from weftline.kernel.notes import RunNote
 from weftline.messages import Assistant, Message, Usage
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.providers.base import ProviderError
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """How much of all there is its result has."""
     server_data: tuple[ServerData, ...] = ()
     """All that it left besides, whoever it is for."""
+    child: ChildLink | None = None
+    """The run that carried it out, if there was one."""
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     new_messages: tuple[Message, ...] = ()
     calls: tuple[CallRecord, ...] = ()
+    """In the order in which the model made them; those that code of the model's made come before it."""
     usage: Usage = Usage()
     own_usage: Usage = Usage()
     cost_usd: float | None = None

@@ -156,12 +156,12 @@ class Run(Generic[OutputT]):
 
     async def result(self) -> RunResult[OutputT]:
         """How the run ended, as soon as it has. Raises `RunFailed` if it failed; a cancelled run is returned."""
-        told = _Told(self.id)
+        outcome = _Outcome(self.id)
         async for batch in self._batches():
-            told.take(batch)
+            outcome.take(batch)
         await self._engine.settled(self.id)
-        history = await self._engine.history_of(self.id, told.pinned) if told.pinned else ()
-        result = cast("RunResult[OutputT]", told.result(self._output, history))
+        history = await self._engine.history_of(self.id, outcome.pinned) if outcome.pinned else ()
+        result = cast("RunResult[OutputT]", outcome.result(self._output, history))
         if result.status == "failed":
             raise failure(result) from self._engine.fault_of(self.id)
         return result
@@ -302,13 +302,14 @@ class Run(Generic[OutputT]):
             follower.close()
 
 
-class _Told:
+class _Outcome:
     """Gathers a result from the entries of a run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._conversation = Conversation(())
-        self._calls: list[CallRecord] = []
+        self._calls: list[tuple[int, CallRecord]] = []
+        """Each with its place among those of its turn: which of them ended first is chance."""
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
@@ -350,22 +351,33 @@ class _Told:
     def _take_call(self, head: CallClosed, body: bytes) -> None:
         event, closed = finished_call(head, body), bodies.decode_closed(body)
         args = self._conversation.args[head.index] if head.index < len(self._conversation.args) else b"{}"
-        self._calls.append(
-            CallRecord(
-                id=head.id,
-                name=head.name,
-                args=object_of(args),
-                ok=event.ok,
-                result=event.result,
-                how=head.how,
-                turn=head.turn,
-                parent_call=head.parent or None,
-                failure=_failure(event, closed.failure),
-                telemetry=event.telemetry,
-                bounds=closed.bounds,
-                server_data=closed.server_data,
-            )
+        record = CallRecord(
+            id=head.id,
+            name=head.name,
+            args=object_of(args),
+            ok=event.ok,
+            result=event.result,
+            how=head.how,
+            turn=head.turn,
+            parent_call=head.parent or None,
+            failure=_failure(event, closed.failure),
+            telemetry=event.telemetry,
+            bounds=closed.bounds,
+            server_data=closed.server_data,
+            child=closed.child,
         )
+        self._calls.append((head.index, record))
+
+    def _in_order(self) -> tuple[CallRecord, ...]:
+        """As the model made them; those that a call's code made come before it."""
+        places = {record.id: index for index, record in self._calls}
+
+        def place(item: tuple[int, CallRecord]) -> tuple[int, int, bool, int]:
+            index, record = item
+            below = record.parent_call in places
+            return record.turn, places[record.parent_call or record.id] if below else index, not below, index
+
+        return tuple([record for _, record in sorted(self._calls, key=place)])
 
     def result(self, output: OutputType[Any] | None, history: Sequence[Message]) -> RunResult[Any]:
         if self._end is None:
@@ -374,7 +386,7 @@ class _Told:
         messages: list[Message] = self._conversation.messages
         value: Any = None
         if head.status == "succeeded":
-            value = ended.text if output is None else output.parse(ended.text)
+            value = ended.text if output is None else _parsed(ended.text, output, self._run_id)
         return RunResult(
             run_id=self._run_id,
             status=head.status,
@@ -382,7 +394,7 @@ class _Told:
             value=value,
             messages=(*history, *messages),
             new_messages=tuple(messages[self._given :]),
-            calls=tuple(self._calls),
+            calls=self._in_order(),
             usage=head.usage,
             own_usage=self._own,
             cost_usd=None if head.cost_nusd is None else head.cost_nusd / 1_000_000_000,
@@ -393,7 +405,7 @@ class _Told:
             code=head.code,
             agent=self._agent,
             final=_final(head, messages),
-            final_call=next((call for call in self._calls if call.id == head.call), None) if self._child else None,
+            final_call=next((call for _, call in self._calls if call.id == head.call), None) if self._child else None,
             notes=tuple([note for note in self._notes if note.turn == max(head.turns - 1, 0)]),
             provider_failure=ended.provider,
             reason=head.reason,
@@ -406,10 +418,19 @@ def _final(head: RunEnded, messages: Sequence[Message]) -> Assistant | None:
     return last if head.status == "succeeded" and not head.call and isinstance(last, Assistant) else None
 
 
+def _parsed(text: str, output: OutputType[Any], run_id: str) -> Any:
+    try:
+        return output.parse(text)
+    except ValueError as error:
+        raise Conflict(
+            f"The answer of {run_id} is not of the type of the agent that it was attached with: {error}"
+        ) from None
+
+
 def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:
     """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
-    told = event.failure
-    if told is None:
+    failed = event.failure
+    if failed is None:
         return None
     message, causes = (event.result, ()) if stored is None else (stored.message, stored.causes)
-    return Failure(message, told.kind, told.recovery, told.hint, causes)
+    return Failure(message, failed.kind, failed.recovery, failed.hint, causes)

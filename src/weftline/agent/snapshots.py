@@ -6,7 +6,7 @@ from weftline.details.snapshot import RunSnapshot, SnapshotFold
 from weftline.details.teller import facts_of
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import CallAsked, CallClosed, TurnCompleted, decode_fact
+from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.paging import entries
 from weftline.store.base import LogReader, RunRow
@@ -23,8 +23,13 @@ async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> Run
             if fold is None:
                 created = item.body if item.kind == "run.created" else None
                 fold = SnapshotFold(facts_of(run_id, created=created, thread=thread))
-            if item.head:
+            if not item.head:
+                continue
+            try:
                 fold.take(decode_fact.decode(item.head), item.body, seq=item.seq, at=item.at)
+            except UNREADABLE:
+                if row.format <= FORMAT:
+                    raise  # otherwise newer code has written it, and it is shown as far as it is understood
         fold = fold or SnapshotFold(facts_of(run_id, created=None, thread=thread))
         below = {child: await _calls_of(log, child) for child in fold.children}
     except UNREADABLE:

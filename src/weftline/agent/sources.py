@@ -26,6 +26,7 @@ from weftline.agent.hooks import Point
 from weftline.agent.observing import FactsOf
 from weftline.agent.opened import Opened
 from weftline.agent.options import check_deps
+from weftline.agent.prompting import Overrides, RunPrompts
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
@@ -34,6 +35,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
+from weftline.store.database import Database
 from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,10 @@ class AgentTools:
         self.facts_of: FactsOf | None = None
         """Reads the log of a run, for whoever observes the agent's runs."""
         self.code = AgentDigests()
+        self.overrides = Overrides()
+        """What prompts of agents say instead."""
+        self.records: Database | None = None
+        """Where these are kept."""
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -240,7 +246,7 @@ class AgentTools:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
-            logger.exception("run %s: what the agent %s needs could not be made", run.id, plan.code)
+            logger.exception("run %s: what its agent (%s) needs could not be made", run.id, plan.code)
             problem = f"What the agent needs could not be made: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
             problem = problem or (str(refusal), refusal.__cause__)
@@ -261,10 +267,17 @@ class AgentTools:
             observed=None if heard or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
+            prompts=await self._prompts_of(agent, info, workspace=run.workspace),
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code, toolsets=toolsets)
+
+    async def _prompts_of(self, agent: Definition[Any, Any], info: RunInfo, *, workspace: int) -> RunPrompts | None:
+        if not agent.prompts:
+            return None
+        overrides = [] if self.records is None else await self.overrides.of(self.records, workspace)
+        return RunPrompts(agent.prompts, overrides, thread=info.thread_id, labels=info.labels)
 
     def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
         async def tell() -> None:

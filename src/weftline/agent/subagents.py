@@ -8,21 +8,29 @@ A child starts from its task alone; its conversation is its own, and the parent'
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 from msgspec.json import decode
 
 from weftline import prompts
+from weftline.agent.briefing import Briefing
 from weftline.agent.definition import Definition
+from weftline.agent.output import OutputType
+from weftline.failure import Failure
+from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import Effect
+from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
-from weftline.runtime.children import as_result
+from weftline.runtime.children import as_result, final_output
 from weftline.runtime.code import ChildEnd
 from weftline.tools.base import Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import output_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -42,9 +50,17 @@ class Subagent:
     echo: Raw | None = None
 
     def __init__(
-        self, form: FunctionTool, *, agent: Definition[Any, Any] | None, only: frozenset[str] | None = None
+        self,
+        form: FunctionTool,
+        *,
+        agent: Definition[Any, Any] | None,
+        only: frozenset[str] | None = None,
+        briefing: Briefing | None = None,
+        instructions: str | None = None,
     ) -> None:
         self._form = form
+        self._briefing = briefing
+        self._instructions = instructions
         self.name = form.name
         self.agent = agent
         self.only = only
@@ -56,6 +72,11 @@ class Subagent:
     def spec(self) -> ToolSpec:
         return self._form.spec
 
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The code of it, besides its agent's."""
+        return () if self._briefing is None else self._briefing.functions
+
     async def prepare(self, args: str) -> bytes:
         return await self._form.prepare(args)
 
@@ -66,7 +87,12 @@ class Subagent:
         return Unknown()
 
     def task(self, args: bytes) -> tuple[str, str | None]:
-        """What the child is asked to do, and its instructions if the call has any."""
+        """What the child is asked to do, and its instructions if the call or the tool has any.
+
+        Raises `ToolFailed` if the arguments do not make a task.
+        """
+        if self._briefing is not None:
+            return self._briefing.message(args), self._instructions
         given = decode(args, type=dict[str, Any])
         return given["task"], given.get("system") or None
 
@@ -79,6 +105,8 @@ class Subagent:
             elapsed_ms = end.elapsed_us // 1000
             return ToolOutput.of(prompts.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens))
         output = self.agent.output_type
+        if end.final is not None:
+            return self._final(end.final, output)
         if output is None:
             return ToolOutput.of(end.text)
         try:
@@ -86,21 +114,32 @@ class Subagent:
         except ValueError:  # another version of the agent wrote it
             return ToolOutput.of(end.text)
 
+    def _final(self, final: FinalResult, output: OutputType[Any] | None) -> ToolOutput:
+        """What a terminal tool has returned, which has to be of the agent's type if it has one."""
+        fault = "" if output is None else output.fault(joined_text(final.parts))
+        if fault:
+            text = prompts.child_misfit(self.name, fault)
+            return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
+        return final_output(final)
 
-def as_tool(agent: Definition[Any, Any], description: str, *, name: str | None) -> Subagent:
+
+def as_tool(
+    agent: Definition[Any, Any],
+    description: str,
+    *,
+    name: str | None,
+    args: type[BaseModel] | None = None,
+    template: str | None = None,
+    text: str | None = None,
+    prompt: Callable[..., str] | None = None,
+    check: Callable[..., str | None] | None = None,
+    instructions: str | None = None,
+) -> Subagent:
     called = _NOT_IN_NAMES.sub("_", name or agent.name or "")
     if not called:
         raise ValueError("an agent without a name needs one to be a tool: agent.as_tool(…, name='researcher')")
-
-    def ask(task: str) -> str:
-        """Asks an agent.
-
-        Args:
-            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
-        """
-        raise NotImplementedError
-
-    return Subagent(FunctionTool(ask, name=called, description=description, effect="idempotent"), agent=agent)
+    briefing = Briefing(called, description, args=args, template=template, text=text, prompt=prompt, check=check)
+    return Subagent(briefing.form, agent=agent, briefing=briefing, instructions=instructions)
 
 
 def spawn(*, tools: Sequence[str] | None = None, name: str = "spawn") -> Subagent:

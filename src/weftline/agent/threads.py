@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from weftline.agent.bubbling import Cursor, with_children
+from weftline.errors import NotFound
 from weftline.events import AnyEvent
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
@@ -125,7 +126,24 @@ class Thread:
             if leave is not None:
                 leave()
 
+    async def end(self, *, by: str = "") -> None:
+        """Ends the conversation: runs of it that are under way are cancelled, and it takes no others."""
+
+        async def work() -> None:
+            host, at = await self._engine.runtime(), self._engine.workspaces
+            row = await threads.by_key(at, await self.key())
+            await threads.end(at, row)
+            await host.end_thread(row.key, requested_by=by)
+
+        await self._engine.at_home(work)
+
     async def key(self) -> int:
+        """Raises `NotFound` for an id that there is not; a name is a new thread's if it is not known."""
+        if (given := ids.parse(self.name, prefix="ses_")) is not None:
+            row = await threads.by_key(self._engine.workspaces, given[0])
+            if row.salt != given[1] or row.workspace != self._engine.workspace_key:
+                raise NotFound(f"There is no thread {self.name!r}.")
+            return row.key
         once = IdempotencyKey("library", threads.name_key(self.name), threads.BY_NAME)
         draft = ThreadDraft(name=self.name, agent=None, spec=b"{}")
         row = await threads.create(self._engine.workspaces, self._engine.workspace_key, draft, idempotency=once)

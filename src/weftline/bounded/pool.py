@@ -19,12 +19,12 @@ import time
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import BinaryIO, cast
 
 import msgspec
 
 from weftline.bounded.worker import Order, Reply, write_frame
+from weftline.turns import on_behalf_of
 
 CPU_S = 2.0
 """CPU time of one job, which is the same however busy the machine is."""
@@ -33,9 +33,6 @@ WALL_S = 60.0
 MAX_PROCESSES = max(2, min(4, os.cpu_count() or 1))
 IDLE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-
-on_behalf_of: ContextVar[int | None] = ContextVar("on_behalf_of", default=None)
-"""The workspace whose work this is."""
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from weftline.bounded.worker import main; main()"
 _encode_order = msgspec.msgpack.Encoder().encode

@@ -41,14 +41,20 @@ class Asked(Struct, frozen=True):
 
     def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
         from weftline.client.attachments import attachments_on_wire
+        from weftline.client.errors import InvalidSpec
+        from weftline.errors import InvalidRequest
 
+        try:
+            attachments = attachments_on_wire(self.attachments)
+        except InvalidSpec as error:
+            raise InvalidRequest(str(error)) from None
         fields = {
             "prompt": self.prompt,
             "agentId": agent_id,
             "modelId": self.model,
             "systemPrompt": self.system,
             "tools": tools,
-            "attachments": attachments_on_wire(self.attachments) if self.attachments else None,
+            "attachments": attachments or None,
         }
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 

@@ -135,4 +135,5 @@ def _summary(end: Frame) -> str:
 
 
 def cost(usd: float, *, estimated: bool) -> str:
-    return f"~${usd:.4f}" if estimated else f"${usd:.4f}"
+    about = "~" if estimated else ""
+    return f"{about}<$0.0001" if 0 < usd < 0.0001 else f"{about}${usd:.4f}"

@@ -18,8 +18,8 @@ from weftline.client.errors import NetworkError, ToolDeliveryError
 from weftline.client.usage import spent_of, usage_of
 from weftline.events import AnyEvent, Event
 from weftline.net.sse import SseEvent
-from weftline.outcome import Telemetry
-from weftline.wire.hints import WireBounds, WireClarification, WireFailure, WireTelemetry
+from weftline.outcome import ChildLink, Telemetry
+from weftline.wire.hints import WireBounds, WireClarification, WireFailure, WireLink, WireTelemetry
 
 S = TypeVar("S", bound=Struct)
 
@@ -241,8 +241,17 @@ def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
         "failure": None if (failure := _known(payload, "failure", WireFailure)) is None else failure.failure,
         "bounds": None if (bounds := _known(payload, "bounds", WireBounds)) is None else bounds.bounds,
         "server_data": payload.get("serverData") or (),
+        "child": _child(payload),
         "telemetry": Telemetry(0) if (took := _known(payload, "telemetry", WireTelemetry)) is None else took.telemetry,
     }
+
+
+def _child(payload: dict[str, Any]) -> ChildLink | None:
+    link, calls = _known(payload, "runLink", WireLink), payload.get("childrenCount")
+    if link is None:
+        return None
+    made = calls if isinstance(calls, int) else 0
+    return ChildLink(link.run_id, link.agent_id, link.parent_run_id, link.parent_tool_use_id, made)
 
 
 def _known(payload: dict[str, Any], name: str, shape: type[S]) -> S | None:

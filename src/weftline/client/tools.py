@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import FrameType
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 from weftline.client.arguments import arguments_of, as_text
@@ -228,10 +228,20 @@ def stored_tool(tool_id: str) -> ServerTool:
 
 
 def mcp_server(
-    name: str, url: str, *, headers: Mapping[str, str] | None = None, only: Sequence[str] | None = None
+    name: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    only: Sequence[str] | None = None,
+    elicitation: Literal["ask", "decline"] | None = None,
 ) -> ServerTool:
-    """An MCP server that Weftline's server dials. Its tools are prefixed with `name` and an underscore."""
+    """An MCP server that Weftline's server dials. Its tools are prefixed with `name` and an underscore.
+
+    With `elicitation="ask"` what it asks people during a call is an await of the run; otherwise it is declined.
+    """
     ref: dict[str, Any] = {"kind": "mcp", "name": name, "url": url}
+    if elicitation is not None:
+        ref["elicitation"] = elicitation
     if headers is not None:
         ref["headers"] = dict(headers)
     if only is not None:

@@ -134,6 +134,27 @@ class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
     child_id: str
 
 
+class ToolCallUpdated(Detail, frozen=True, tag="tool_call_updated"):
+    """A call has asked for another one: how many calls are expected below it by now."""
+
+    call_id: str
+    name: str
+    expected_children: int
+
+
+class ToolCallArgsDelta(Detail, frozen=True, tag="tool_call_args_delta"):
+    """A piece of a call's arguments as the model writes them, in a run that asked for these (`stream_arguments`).
+
+    `call_id` is the provider's id for the call, and `name` the tool as the model knows it.
+    """
+
+    call_id: str
+    name: str
+    delta: str
+    turn: int = 0
+    attempt: int = 1
+
+
 class ToolOutputDelta(Detail, frozen=True, tag="tool_output_delta"):
     """A piece of what a tool puts out while it runs: what it emits as `output`."""
 
@@ -168,6 +189,8 @@ AnyDetail: TypeAlias = (
     | AwaitExternalTools
     | ToolAuthorization
     | ChildRunLinked
+    | ToolCallUpdated
+    | ToolCallArgsDelta
     | ToolOutputDelta
     | PlannerNote
     | PromptRendered

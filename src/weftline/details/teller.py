@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from weftline import details
 from weftline.details import AnyDetail
+from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
@@ -18,6 +19,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
+    CallAsked,
     CallOpened,
     CallStarted,
     Fact,
@@ -26,14 +28,16 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.notes import decode_prompt_note, decode_run_note
+from weftline.kernel.notes import decode_args_delta, decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
 RATE_LIMITED = "rate_limited"
 """The code of the note that a rate-limited model call leaves."""
-NEEDED = ("attempt.started", "compaction.started", "await.opened")
+NEEDED = ("await.opened",)
 """The entries that a teller has to have seen to tell those after them."""
+NEEDED_HEADS = ("attempt.started", "compaction.started", "call.opened", "call.asked")
+"""The same, where the head alone is enough."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
@@ -76,9 +80,9 @@ def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFa
 class Teller:
     """Makes the details of one run of its entries.
 
-    Most are made of one entry alone. What a model call used is told with the model that was asked, and an answer with
-    its question: whoever begins in the middle shows it the earlier entries of these kinds first (`NEEDED`). It may see
-    an entry again, and then tells the same.
+    Most are made of one entry alone. What a model call used is told with the model that was asked, an answer with its
+    question, and a call with the one that asked for it: whoever begins in the middle shows it the earlier entries of
+    these kinds first (`NEEDED`, `NEEDED_HEADS`). It may see an entry again, and then tells the same.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -86,6 +90,9 @@ class Teller:
         self._models: dict[tuple[int, int], tuple[ModelRef, int]] = {}
         self._summarizers: dict[int, str] = {}
         self._asked: dict[str, _Asked] = {}
+        self._calls: dict[tuple[int, int], tuple[str, str]] = {}
+        self._below: dict[tuple[int, int], set[int]] = {}
+        """By call: the places of those that it asked for."""
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """What an entry tells, in order."""
@@ -117,6 +124,10 @@ class Teller:
                 self._models[head.turn, head.attempt] = head.model, head.choice
             case CompactionStarted():
                 self._summarizers[head.number] = head.model
+            case CallOpened():
+                self._calls[head.turn, head.index] = head.id, head.name
+            case CallAsked():
+                self._below.setdefault((head.turn, head.parent), set()).add(head.index)
             case AwaitOpened():
                 asked = bodies.decode_await(body)
                 self._asked[head.id] = _Asked(head.kind, asked.name, asked.call, asked.prompt)
@@ -154,6 +165,10 @@ class Teller:
                 yield details.AwaitExternalTools(
                     id=head.id, items=({"name": head.name, "call_id": head.id, "args": args},)
                 )
+            case CallAsked():
+                id, name = self._calls.get((head.turn, head.parent), ("", ""))
+                expected = len([one for one in self._below[head.turn, head.parent] if one <= head.index])
+                yield details.ToolCallUpdated(call_id=id, name=name, expected_children=expected)
             case CallStarted() if head.child:
                 yield details.ChildRunLinked(name=head.name, call_id=head.id, child_id=head.child)
             case RunEnded():
@@ -202,8 +217,8 @@ def _usd(cost_nusd: int | None) -> float | None:
 
 def _question(head: AwaitOpened, body: bytes) -> AnyDetail:
     asked = bodies.decode_await(body)
-    if head.kind == "clarification" and asked.clarification is not None:
-        lacks = asked.clarification
+    if head.kind == "clarification":
+        lacks = asked.clarification or Clarification()
         return details.AwaitClarification(
             id=head.id,
             question=asked.prompt,
@@ -249,6 +264,11 @@ def _observed(kind: str, body: bytes) -> AnyDetail | None:
         case "note.tool":
             note = bodies.decode_tool_note(body)
             return _output(note) if note.kind == "output" else None
+        case "delta.args":
+            piece = decode_args_delta(body)
+            return details.ToolCallArgsDelta(
+                call_id=piece.call, name=piece.name, delta=piece.text, turn=piece.turn, attempt=piece.attempt
+            )
         case "note.run":
             said = decode_run_note(body)
             return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)

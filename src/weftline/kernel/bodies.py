@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from weftline.failure import Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -26,6 +26,13 @@ class Origin(Struct, frozen=True):
     turn: int
 
 
+class CarriedCall(Struct, frozen=True):
+    """The call that a child run carries out: its tool, and the arguments exactly as they are in the parent's log."""
+
+    tool: str
+    args: Raw
+
+
 class CreatedBody(Struct, omit_defaults=True):
     """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
 
@@ -33,6 +40,8 @@ class CreatedBody(Struct, omit_defaults=True):
     sent: Raw | UnsetType = UNSET
     origin: Origin | None = None
     """The messages of a fork's plan are those of its origin before that turn."""
+    call: CarriedCall | None = None
+    """Of a child run."""
 
 
 class AskBody(Struct, omit_defaults=True):
@@ -194,6 +203,8 @@ class ClosedBody(Struct, omit_defaults=True):
     """Of a part of something larger."""
     server_data: tuple[ServerData, ...] = ()
     """What no model reads."""
+    child: ChildLink | None = None
+    """Of a call that a run of its own carried out."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
@@ -202,7 +213,7 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
     parts: tuple[UserPart, ...]
     message_id: str = ""
     by: str = ""
-    """Who sent it, if the door knows."""
+    """Who sent it, if that is known."""
     labels: dict[str, str] = {}
     """The sender's own."""
     request: str = ""
@@ -264,6 +275,15 @@ class ProviderFailure(Struct, frozen=True, omit_defaults=True):
     status: int | None = None
 
 
+class FinalResult(Struct, frozen=True, omit_defaults=True):
+    """The result of the terminal tool that a child run has ended with, as in `ClosedBody`."""
+
+    parts: tuple[UserPart, ...]
+    telemetry: Telemetry | None = None
+    bounds: Bounds | None = None
+    server_data: tuple[ServerData, ...] = ()
+
+
 class EndedBody(Struct, omit_defaults=True):
     """Of `run.ended`, and of `child.ended` in the parent's log. `provider` is that of a run that a model call ended."""
 
@@ -273,6 +293,10 @@ class EndedBody(Struct, omit_defaults=True):
     provider: ProviderFailure | None = None
     labels: dict[str, str] = {}
     """Those that the run began with."""
+    calls: int = 0
+    """Of a child run: how many of its calls have a result."""
+    final: FinalResult | None = None
+    """Of a child run, in place of a text."""
 
 
 class ProviderNote(Struct):

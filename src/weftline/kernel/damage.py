@@ -20,7 +20,7 @@ from weftline.kernel.entries import (
     TOOL_PROGRESS,
     decode_fact,
 )
-from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE, PromptNote, RunNote
+from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE, ArgsDelta, PromptNote, RunNote
 
 
 class _Delta(Struct, gc=False):
@@ -61,6 +61,7 @@ OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
     PROVIDER_CALL: Decoder(list[bodies.ProviderNote]).decode,
     TOOL_PROGRESS: Decoder(list[bodies.ProgressNote]).decode,
     TOOL_NOTE: Decoder(list[bodies.ToolNote]).decode,
+    ARGS_DELTA: Decoder(list[ArgsDelta]).decode,
     RUN_NOTE: Decoder(list[RunNote]).decode,
     PROMPT_NOTE: Decoder(list[PromptNote]).decode,
 }  # pyright: ignore[reportAssignmentType]  # a list that is only counted

@@ -13,6 +13,10 @@ PROMPT_NOTE = "note.prompt"
 """A prompt of the agent's was rendered. Body: `PromptNote`, one line."""
 
 
+ARGS_DELTA = "delta.args"
+"""A piece of a call's arguments as the model writes them, in a run that asked for it. Body: `ArgsDelta`, one line."""
+
+
 class RunNote(Struct, omit_defaults=True):
     text: str
     labels: dict[str, str] = {}
@@ -28,5 +32,16 @@ class PromptNote(Struct, omit_defaults=True):
     labels: dict[str, str] = {}
 
 
+class ArgsDelta(Struct, omit_defaults=True):
+    """`call` is the provider's id for the call, and `name` the tool as the model knows it."""
+
+    call: str
+    name: str
+    text: str
+    turn: int = 0
+    attempt: int = 1
+
+
+decode_args_delta = Decoder(ArgsDelta).decode
 decode_run_note = Decoder(RunNote).decode
 decode_prompt_note = Decoder(PromptNote).decode

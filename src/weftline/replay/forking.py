@@ -6,13 +6,14 @@ is the fork's own: its turns, its idempotency keys, its approvals, its bill.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.errors import LOG_DAMAGED, InvalidRequest, StoreError
-from weftline.kernel.bodies import Origin, decode_created
+from weftline.kernel.bodies import CreatedBody, Origin, decode_created
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
 from weftline.messages import Blob, Message, User
@@ -61,8 +62,7 @@ async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
 
 
 async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) -> ForkPoint:
-    created = decode_created(first.body)
-    plan = decode_plan(created.plan)
+    created, plan = await asyncio.to_thread(_created, first.body)
     if plan.path:
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")
     recorded = StoredRun(log, row)
@@ -85,6 +85,12 @@ async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) 
     sent = None if created.sent is UNSET else bytes(created.sent)
     origin = Origin(ids.run_id(row.key, row.salt), turn)
     return ForkPoint(origin, plan, sent, messages, await _blobs(log, row, messages))
+
+
+def _created(body: bytes) -> tuple[CreatedBody, RunPlan]:
+    """In a thread, since it may have many megabytes."""
+    created = decode_created(body)
+    return created, decode_plan(created.plan)
 
 
 async def _blobs(log: LogReader, row: RunRow, messages: Sequence[Message]) -> tuple[Blob, ...]:

@@ -149,7 +149,10 @@ def _fault(run: LiveRun, question: Question, value: object) -> str:
         return fault
     tool = (run.work.toolbox or EMPTY).get(run.state.batch.calls[question.index].name)
     check = getattr(tool, "result_fault", None)
-    return "" if check is None else check(value)
+    if check is None:
+        return ""
+    several = asked is not None and asked.multiple and not isinstance(value, list)
+    return check([value]) and check(value) if several else check(value)
 
 
 def needs_tools(run: LiveRun, question: Question) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.failure import Failure
 from weftline.kernel import bodies, policies
+from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
 from weftline.kernel.state import Call, FinishChild, StartChild, State
+from weftline.outcome import ChildLink, Telemetry
 from weftline.plan import RunPlan, encode_plan
 from weftline.runtime import ids
 from weftline.runtime.code import ChildEnd, ChildLimits
@@ -19,7 +23,7 @@ from weftline.runtime.tool_call import closed, new_context, pending_call
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import Item, NewRun, Write
 from weftline.tools.base import ToolFailed, ToolOutput
-from weftline.tools.results import reason_of
+from weftline.tools.results import failure_of, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +45,18 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
-        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
+        text = prompts.child_not_started(call.name, reason_of(error))
+        return _refused(command, call, work, text, failure=failure_of(error, text))
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
         return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
-def _refused(command: StartChild, call: Call, work: WorkingSet, text: str) -> Outcome:
-    return closed(command, call, work, ToolOutput.of(text, is_error=True), "failed", attempt=1)
+def _refused(
+    command: StartChild, call: Call, work: WorkingSet, text: str, *, failure: Failure | None = None
+) -> Outcome:
+    return closed(command, call, work, ToolOutput.of(text, is_error=True, failure=failure), "failed", attempt=1)
 
 
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
@@ -65,6 +72,7 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         head.usage,
         head.turns,
         head.elapsed_us,
+        ended.final,
     )
     context = new_context(command.turn, command.index, call.attempt, call, work, services)
     code = (work.toolbox or EMPTY).code
@@ -79,25 +87,44 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         logger.exception("run %s: the result of the subagent %s could not be made", work.run_id, call.name)
         output = ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
-    return closed(command, call, work, output, how, attempt=call.attempt)
+    link = ChildLink(end.run_id, call.name, work.run_id, call.id, ended.calls)
+    return closed(command, call, work, with_telemetry(output, end), how, attempt=call.attempt, child=link)
+
+
+def with_telemetry(output: ToolOutput, end: ChildEnd) -> ToolOutput:
+    """What the call took is what its child took, with all below it."""
+    tokens = end.usage.input + end.usage.output
+    summed = Telemetry(end.elapsed_us // 1000, tokens, extra={"turns": end.turns})
+    own = output.telemetry
+    if own is not None:  # that of the terminal tool that the child has ended with
+        summed = replace(summed, model=own.model, extra={**own.extra, **summed.extra})
+    return replace(output, telemetry=summed)
 
 
 def as_result(tool: str, end: ChildEnd) -> ToolOutput:
     """What the model reads of a child run: its answer, or why there is none."""
     match end.status:
         case "succeeded":
-            return ToolOutput.of(end.text)
+            return ToolOutput.of(end.text) if end.final is None else final_output(end.final)
         case "failed":
             return ToolOutput.of(prompts.child_failed(tool, end.error or end.code), is_error=True)
         case "cancelled":
             return ToolOutput.of(prompts.child_cancelled(tool), is_error=True)
 
 
+def final_output(final: FinalResult) -> ToolOutput:
+    """What a child's terminal tool has returned, as the result of its parent's call."""
+    return ToolOutput(final.parts, telemetry=final.telemetry, bounds=final.bounds, server_data=final.server_data)
+
+
 def child_write(run: LiveRun, plan: RunPlan, parent: Parent, *, key: int, epoch: int, at: int) -> tuple[str, Write]:
     """The id of a new child of `run`, and the write that creates it."""
     new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id)
     head = RunCreated(RULES, plan.limits, parent=parent)
-    body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan))))
+    carried = bodies.CarriedCall(
+        run.state.batch.calls[parent.index].name, Raw(run.work.conversation.args[parent.index])
+    )
+    body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan)), call=carried))
     created = Item(at, KIND[RunCreated], bodies.encode(head), body)
     write = Write(
         key,

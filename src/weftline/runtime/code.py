@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from weftline.failure import Hint
-from weftline.kernel.bodies import AskBody
+from weftline.kernel.bodies import AskBody, FinalResult
 from weftline.kernel.entries import AwaitKind, Fact, Over, RunEnded, Verdict
 from weftline.messages import Assistant, Message, ToolResult, Usage, UserPart
 from weftline.plan import RunPlan
@@ -139,6 +139,8 @@ class ChildEnd(Struct, frozen=True):
     usage: Usage = Usage()
     turns: int = 0
     elapsed_us: int = 0
+    final: FinalResult | None = None
+    """What the terminal tool that it ended with has returned, in place of a text."""
 
 
 class CodeFailed(ProviderError):

@@ -156,6 +156,11 @@ class Conversation:
         """What tools of the latest turn have asked people in place of giving a result, by index."""
         self.allowed: list[tuple[AwaitClosed, Pattern]] = []
         """Approvals that cover later calls, too."""
+        self.finals: dict[str, ClosedBody] = {}
+        """The results of the latest turn's calls that may end the run, by id."""
+        self._ending: frozenset[str] = frozenset()
+        self.closed = 0
+        """How many calls have a result."""
         self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
         """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
@@ -354,6 +359,9 @@ class Conversation:
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallClosed():
                 closed = bodies.decode_closed(body)
+                self.closed += 1
+                if head.id in self._ending:
+                    self.finals[head.id] = closed
                 self._remember(closed.state)
                 if head.how in ("unknown", "excluded"):
                     self.unavailable = (*self.unavailable, head.name)
@@ -446,6 +454,8 @@ class Conversation:
         self.answers = {}
         self.asked_back = {}
         self.children = {}
+        self._ending = frozenset([call.id for call in head.calls if call.terminal])
+        self.finals = {}
         self._after_results = ()
         self._open = len(head.calls)
         self._asked = {}

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.bounded.pool import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import CallStarted, Parent, TimerFired
@@ -44,6 +43,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +120,19 @@ class Driver:
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
                 code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
+            if code is not None:
+                for kind, encoded in code.taken_notes():  # what rendering its instructions left
+                    self._log.observe(run, kind, encoded)
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
+                    decided_on = run.state
                     await code.happened(driving.taken_facts(), messages=work.conversation.messages)
                     if run.gone or self.stopping:
                         break
+                    if run.state is not decided_on:  # a call has ended, say: it must not be carried out again
+                        commands = self.advance(run)
+                        continue
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
@@ -248,7 +255,8 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            await driving.wake
+            if driving.tasks:
+                await driving.wake
         finally:
             driving.wake = None
         for task in driving.tasks.values():
@@ -302,16 +310,17 @@ class Driver:
         """Records the cost of a model call that refuses to be cancelled."""
         attempt = run.state.attempt
         if attempt.open and run.work.answering:
-            self._record_abandoned(run, CallModel(run.state.turn, attempt.number, choice=attempt.choice))
+            asking = CallModel(run.state.turn, attempt.number, choice=attempt.choice)
+            self._record_abandoned(run, asking, goes_on=True)
 
-    def _record_abandoned(self, run: LiveRun, command: CallModel) -> None:
-        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate)
+    def _record_abandoned(self, run: LiveRun, command: CallModel, *, goes_on: bool = False) -> None:
+        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate, goes_on=goes_on)
         self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         draft = outcome.draft
         if type(draft.head) is CallStarted and not run.gone:
-            self._tell_time(run)
+            self._fire_if_due(run)
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
         if run.gone or not accepts(run.state, draft.head, attempt=outcome.attempt):
@@ -321,7 +330,7 @@ class Driver:
         run.work.answering = None
         return (draft,)
 
-    def _tell_time(self, run: LiveRun) -> None:
+    def _fire_if_due(self, run: LiveRun) -> None:
         """So that nothing begins after the time of a run is up, however late its timer is."""
         at = self._services.clock.now_us()
         if policies.is_due(run.state, at):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from typing import TypeAlias
 
+from msgspec import UNSET
+
 from weftline.errors import Forbidden
-from weftline.kernel.bodies import decode_control, decode_queued
-from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, MessageQueued, RunResumed, decode_fact
+from weftline.kernel.bodies import decode_answer, decode_control, decode_queued
+from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, AwaitOpened, MessageQueued, RunResumed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.answering import NAMELESS, Answer
@@ -17,6 +19,7 @@ from weftline.store.base import LogReader
 PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 """The person behind a name; None if that is not known any more."""
 
+_CODE = "hook:"
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
@@ -46,7 +49,7 @@ async def require_somebody_else(
     if not requested_by:
         raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
     if by == NAMELESS:
-        raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
+        raise Forbidden("Say who approves this: it must be someone other than whoever requested it.", code="four_eyes")
     steerers = await _steered_by(store, run.key)
     parent = run.state.parent
     while parent is not None:
@@ -64,17 +67,41 @@ async def require_somebody_else(
         raise Forbidden("Whoever told the run what to do may not approve its calls.", code="four_eyes")
 
 
+def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
+    """Raises `Forbidden` for an approval with other arguments: nobody but the approver would have wanted that call."""
+    shown = run.work.conversation.args[question.index : question.index + 1]
+    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(shown):
+        raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
+
+
 async def _steered_by(store: LogReader, run: int) -> list[str]:
-    """Who has sent messages to a run since one of its calls was last approved."""
+    """Who has told a run something since one of its calls was last approved: in a message or an answer, or by another
+    plan than the one that they approved.
+    """
     kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
     facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    opened = [decode_fact.decode(head) for head in await store.heads(run, kinds=(KIND[AwaitOpened],))]
+    plans = {head.id for head in opened if isinstance(head, AwaitOpened) and head.kind == "plan"}
     found: list[str] = []
     for fact in reversed(facts):
         head = decode_fact.decode(fact.head)
-        if isinstance(head, AwaitClosed) and head.outcome == "approved" and head.index != OF_RUN:
-            break
+        if isinstance(head, AwaitClosed) and head.index != OF_RUN:
+            if _says_something(head, fact.body, plans):
+                found.append(head.by)
+            if head.outcome == "approved":
+                break
         if isinstance(head, RunResumed) and fact.body and decode_control(fact.body).messages:
             found.append(head.requested_by)
         if isinstance(head, MessageQueued) and (by := decode_queued(fact.body).by):
             found.append(by)
     return found
+
+
+def _says_something(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
+    """Whether whoever closed an await is a person who has told the model something."""
+    if head.by.startswith(_CODE):
+        return False
+    if head.outcome == "approved" and head.id in plans and body:
+        said = decode_answer(body)
+        return said.value is not UNSET or bool(said.reason)
+    return head.outcome == "answered"

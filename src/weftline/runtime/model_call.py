@@ -33,6 +33,7 @@ from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
 from weftline.providers.throttle import close_stream, open_stream
+from weftline.runtime.argument_deltas import ArgumentDeltas
 from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
@@ -94,9 +95,13 @@ async def call_model(
     renewals = watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
+    deadline = services.deadlines.after(limit_s)
     try:
-        async with services.deadlines.after(limit_s):
+        async with deadline:
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
+            written = (
+                ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
+            )
             async for chunks in stream:
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
@@ -105,6 +110,8 @@ async def call_model(
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
+                if written is not None:
+                    written.take(chunks)
                 if code is not None:
                     _stream_to(code, chunks, turn=command.turn)
                 work.answering = assembler
@@ -125,9 +132,9 @@ async def call_model(
         if code is not None and renewals.taken():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
-    except TimeoutError:
-        return await call.ended_badly(out_of_time(limit_s, answering and not planned))
     except (Exception, asyncio.CancelledError) as raised:
+        if deadline.expired and isinstance(raised, TimeoutError):
+            return await call.ended_badly(out_of_time(limit_s, answering and not planned))
         if is_being_cancelled():
             raise
         logger.exception("the provider %s failed", model.provider.name)
@@ -289,16 +296,20 @@ def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
             code.streamed("thinking", chunk.text, turn=turn)
 
 
-def abandoned(command: CallModel, work: WorkingSet, *, estimate: int) -> Draft:
-    """The server is stopping: what the attempt brought is known now and would be forgotten later."""
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: bool = False) -> Draft:
+    """The server is stopping: what the attempt brought is known now and would be forgotten later.
+
+    `goes_on`: the provider does not stop, and what it has reported so far may not be its last report.
+    """
     used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
+    goes_on = goes_on and work.answering is not None and not work.answering.complete
     head = AttemptFailed(
         command.turn,
         command.attempt,
         "abandoned",
         reason="abandoned",
         usage=used.usage,
-        estimated=used.estimated,
+        estimated=used.estimated or goes_on,
         cost_nusd=cost_nusd(work, command.choice, used.usage),
     )
     return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
@@ -322,6 +333,10 @@ def classified(provider: Provider, raised: BaseException) -> ProviderError:
         found = None
     if isinstance(found, ProviderError):
         found.__cause__ = found.__cause__ or raised
+        return found
+    if isinstance(raised, TimeoutError):
+        found = ProviderError("timeout", "The model's provider did not answer in time.", unanswered=True)
+        found.__cause__ = raised
         return found
     unknown = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
     unknown.__cause__ = raised

@@ -38,7 +38,7 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Bounds, ServerData, Telemetry
+from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
 from weftline.runtime.awaits import await_body, said
 from weftline.runtime.live import Draft, WorkingSet
@@ -53,6 +53,8 @@ from weftline.tools.results import output_bytes
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
 """Ways to close a call for which the gates may have left a text."""
+MAX_ROUNDS = 1000
+"""Decisions that may follow from one another. They are a handful in practice."""
 ARGS_COPY_BYTES = 64 * 1024
 """Arguments up to this size are repeated in the result's entry, for readers of that entry alone."""
 
@@ -79,7 +81,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     for draft in facts:
         entries.append(draft)
         state = take_in(state, work, draft, at=at)
-    while True:
+    for _ in range(MAX_ROUNDS):
         decision = decide(state)
         if decision.append and work.account is not None and work.account.active:
             decision = weighed(decision, state, work, work.account, at=at)
@@ -90,6 +92,10 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         for draft in [write_down(state, work, new) for new in decision.append]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
+    # Better a driver that fails, and a run that is given up, than a server that does nothing else any more.
+    raise RuntimeError(
+        f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
+    )
 
 
 def time_has_come(state: State, at: int) -> bool:
@@ -128,7 +134,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case RunEnded():
             # An attempt that is still open here is settled in the same append, with an estimate.
             estimated = state.totals.estimated or state.attempt.open or state.compaction.open
-            return Draft(replace(head, estimated=True) if estimated else head, _ended(work, head, new.text))
+            return Draft(replace(head, estimated=True) if estimated else head, _ended(state, work, head, new.text))
         case CallOpened():
             return Draft(head, bodies.encode(offer_body(work, head)))
         case CallStarted():
@@ -168,13 +174,16 @@ def closed_body(
     telemetry: Telemetry | None = None,
     bounds: Bounds | None = None,
     server_data: tuple[ServerData, ...] = (),
+    child: ChildLink | None = None,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
     return bodies.encode(
-        bodies.ClosedBody(parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data)
+        bodies.ClosedBody(
+            parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data, child
+        )
     )
 
 
@@ -187,7 +196,7 @@ def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:
     return replace(head, kind=kind, recovery=failure.recovery, hint=hint)
 
 
-def failure_told(failure: Failure | None, name: str) -> Failure | None:
+def named_failure(failure: Failure | None, name: str) -> Failure | None:
     """A failure with the name of the tool in its hint."""
     if failure is None or failure.hint is None or failure.hint.tool:
         return failure
@@ -269,8 +278,12 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
     return Draft(head, bodies.encode(bodies.FailedBody(head.reason)))
 
 
-def _ended(work: WorkingSet, head: RunEnded, text: str) -> bytes:
+def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     ended = _end_of(work, head, text)
+    if state.parent is not None:  # for the result of its parent's call
+        ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
+        if (last := work.conversation.finals.get(head.call)) is not None:
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)

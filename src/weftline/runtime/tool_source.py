@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import json
 
+from weftline import prompts
 from weftline.errors import InvalidRequest, StoreError
 from weftline.kernel.deploys import Digests
 from weftline.net.dial import Dialer
@@ -31,11 +32,13 @@ from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
-from weftline.tools.a2a import A2AForms, A2ATool, default_description
+from weftline.tools.a2a import A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.address import McpAddress
+from weftline.tools.mcp.asking import Asked
+from weftline.tools.mcp.forms import ServerQuestion
 from weftline.tools.mcp.pool import McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
 from weftline.tools.remote import UnavailableTool
@@ -73,7 +76,7 @@ class DialledTools:
         self._vault = vault
         self._dialer = dialer
         self._logins = StoredLogins(records, vault, dialer)
-        self._pool = pool or McpPool(dialer, credentials=self._logins.find)
+        self._pool = pool or McpPool(dialer, credentials=self._logins.find, asked=Asked("ask"))
         self._forms = A2AForms()
         self._cancellations = Cancellations()
         self._sandbox: Sandbox | None = None
@@ -233,7 +236,13 @@ class DialledTools:
     ) -> list[Tool]:
         if isinstance(catalog, str) or isinstance(address, StoreError):
             return [unavailable(ref.name, str(catalog))]
-        return [*offered(ref.name, catalog, pool=self._pool, address=address, tool_filter=ref.tool_filter, taken=taken)]
+        found = offered(ref.name, catalog, pool=self._pool, address=address, tool_filter=ref.tool_filter, taken=taken)
+        if not ref.asks_people:
+            return [*found]
+        question = ServerQuestion(ref.name, taken={*taken, *[one.name for one in found]})
+        for one in found:
+            one.question = question.spec.name
+        return [*found, question]
 
 
 def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpAddress | StoreError:
@@ -250,4 +259,4 @@ def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def _a2a_text(ref: A2ARef) -> str:
-    return ref.description or default_description(ref.name)
+    return ref.description or prompts.delegate_over_a2a(ref.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.errors import NotFound, no_such_run
+from weftline.errors import InvalidRequest, NotFound, no_such_run
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -30,7 +30,10 @@ async def locate_run(app: App, request: Request, principal: Principal) -> int:
 
 async def find_session(app: App, request: Request, principal: Principal) -> ThreadRow:
     """The session that the path names. Raises `NotFound` as `find_run` does."""
-    parsed = ids.parse(request.params["sessionId"], prefix="ses_")
+    asked = request.params["sessionId"]
+    if not asked.strip():
+        raise InvalidRequest("The id of the session is blank.", code="blank_thread")
+    parsed = ids.parse(asked, prefix="ses_")
     if parsed is None:
         raise NotFound("There is no such session.")
     return await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])

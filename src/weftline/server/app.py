@@ -15,6 +15,7 @@ from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.ids import new_salt
+from weftline.runtime.turns import Turns
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.cursors import SealedCursors
@@ -33,6 +34,7 @@ from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
+from weftline.turns import on_behalf_of
 from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
@@ -85,6 +87,7 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
+        self.turns = Turns()
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
@@ -128,9 +131,9 @@ class App:
             await self._serve(request)
         finally:
             took_ms = (monotonic() - began_s) * 1000
-            told = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
+            extra = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
             access.debug(
-                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=told
+                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
             )
 
     async def _serve(self, request: Request) -> None:
@@ -214,6 +217,7 @@ class App:
             principal = await self.auth.check(request, route)
             request.let_in(principal, self.auth)
         request.about.workspace = principal.slug
+        on_behalf_of.set(principal.workspace)
         try:
             answer = await route.handler(self, request, principal)
         finally:

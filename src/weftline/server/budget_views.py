@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Protocol, TypeAlias
 
 from weftline.errors import Conflict, NotFound, no_such_run
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import RunCreated, decode_fact
-from weftline.plan import decode_plan
+from weftline.kernel.entries import Fact, RunCreated, decode_fact
+from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets import Account, Ledger
-from weftline.store.base import LogReader, RunRow
+from weftline.server.large import LARGE_BYTES
+from weftline.server.parsing import off_loop
+from weftline.store.base import LargeEntry, LogReader, RunRow, Stored
 from weftline.store.budgets import level_of
 from weftline.workspace import budgets
 from weftline.workspace.budgets import Budget, Subject
@@ -24,15 +28,29 @@ class Logs(Protocol):
     async def session_id(self, thread: int | None) -> str | None: ...
 
 
-async def subject(at: Workspaces, caller: Caller, logs: Logs, *, level: budgets.Level, id: str | None) -> Subject:
+Room: TypeAlias = Callable[[int], AbstractAsyncContextManager[None]]
+"""For a request that reads so many bytes."""
+
+
+def _any_room(size: int) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
+async def subject(
+    at: Workspaces, caller: Caller, logs: Logs, *, level: budgets.Level, id: str | None, room: Room = _any_room
+) -> Subject:
     parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
     run = None
     if level == "run":
         row = await _run(logs.logs, caller, id or "")
-        if row.ended_at is not None or row.key not in {int(one[4:]) for one in (await _account(logs, row)).rules}:
+        if row.ended_at is not None or not await _has_own(logs, row, room):
             raise Conflict("The run has ended, or has no budget of its own.")
         run = row.key
     return await budgets.subject(at, caller, level, id, thread=parsed, run=run)
+
+
+async def _has_own(logs: Logs, row: RunRow, room: Room) -> bool:
+    return row.key in {int(one[4:]) for one in (await _account(logs, row, room)).rules}
 
 
 async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
@@ -57,9 +75,9 @@ async def of_workspace(at: Workspaces, caller: Caller, logs: Logs) -> list[Budge
     return found
 
 
-async def of_run(at: Workspaces, logs: Logs, row: RunRow) -> list[Budget]:
+async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, room: Room = _any_room) -> list[Budget]:
     """Every budget that a run is under, the nearest first."""
-    account = await _account(logs, row)
+    account = await _account(logs, row, room)
     found: list[Budget] = []
     for name in account.accounts:
         budget = await budgets.of(at, Subject(name), account.rules)
@@ -69,12 +87,24 @@ async def of_run(at: Workspaces, logs: Logs, row: RunRow) -> list[Budget]:
     return found
 
 
-async def _account(logs: Logs, row: RunRow) -> Account:
-    first = await logs.logs.entry(row.key, 1)
+async def _account(logs: Logs, row: RunRow, room: Room) -> Account:
+    try:
+        return await _read_account(row, await logs.logs.entry(row.key, 1, max_bytes=LARGE_BYTES))
+    except LargeEntry as large:
+        async with room(large.size):
+            return await _read_account(row, await logs.logs.entry(row.key, 1))
+
+
+async def _read_account(row: RunRow, first: Stored | None) -> Account:
     if first is None:
         raise NotFound("The log of this run is gone.", code="run_trimmed")
+    head_bytes, body = first.head, first.body
+
+    def read() -> tuple[Fact, RunPlan]:
+        return decode_fact.decode(head_bytes), decode_plan(bodies.decode_created(body).plan)
+
     try:
-        head, plan = decode_fact.decode(first.head), decode_plan(bodies.decode_created(first.body).plan)
+        head, plan = await off_loop(read, size=len(body))
     except UNREADABLE:
         raise NotFound("The log of this run cannot be read.", code="log_damaged") from None
     assert isinstance(head, RunCreated)

@@ -140,7 +140,9 @@ async def answer_created(
         made = await _made(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
-        view = None if types is None else await profile_view(app.engine, key, run_id, types)
+        view = None
+        if types is not None:
+            view = await profile_view(app.engine, key, run_id, types, large=app.large, workspace=principal.slug)
         follower = place.follow(key, run_id, after=resume_point(request))
     except BaseException:
         place.release()

@@ -85,6 +85,11 @@ class Forking(Protocol):
     ) -> str: ...
 
 
+async def log_bytes(log: LogReader, row: RunRow) -> int:
+    """How much is read to fork a run."""
+    return await log.log_size(row.key) + (await log.thread_size(row.thread) if row.thread is not None else 0)
+
+
 async def fork_run(
     engine: Forking,
     at: Workspaces,

@@ -21,6 +21,8 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 MAX_HELD_BYTES_PER_WORKSPACE = 32 * 1024 * 1024
 """Or a single response, however large."""
 WAIT_S = 10.0
+_TIMES_READ = 3
+"""What is read is there as bytes, as what was decoded from them, and as what is made of that."""
 GRACE_S, MIN_BYTES_PER_S = 30.0, 128 * 1024
 
 
@@ -74,6 +76,18 @@ class LargeResponses:
                 answer = await make()
             room.resize(len(answer.body))
             await self.send(request, answer, room)
+        finally:
+            room.free()
+
+    @asynccontextmanager
+    async def room_to_work(self, workspace: str, size: int) -> AsyncGenerator[None]:
+        """Room for a request that reads so much and sends little. Raises `RateLimited` if there is none."""
+        if size <= LARGE_BYTES:
+            yield
+            return
+        room = await self.wait_to_hold(workspace, _TIMES_READ * size)
+        try:
+            yield
         finally:
             room.free()
 

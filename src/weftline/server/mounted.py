@@ -9,7 +9,6 @@ It is the API of `weftline serve` on the same store, with the engine's agents as
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -31,12 +30,11 @@ from weftline.server.options import ServerOptions
 from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.routes import ROUTES
 from weftline.server.scheduled import start as start_scheduled
+from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
-
-logger = logging.getLogger(__name__)
 
 
 def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
@@ -141,7 +139,9 @@ class Mounted:
             watch=host.watch_ends,
         )
         app.webhooks_changed = deliveries.changed
-        alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+        alarm = ScheduleAlarm(
+            app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app)
+        )
         app.schedules_changed = alarm.changed
 
         async def administered() -> None:

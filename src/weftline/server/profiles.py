@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from weftline.details.teller import NEEDED, Teller, facts_of
+from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
+from weftline.server.large import LargeResponses
 from weftline.server.parsing import off_loop
 from weftline.server.sse import View, profiled
 from weftline.wire.damage import unreadable
@@ -17,8 +18,18 @@ from weftline.wire.details import ProfiledFrames
 _MANY = 2**31 - 1
 
 
-async def profile_view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
-    """The view of a stream that shows these types. It may begin at any entry of the run."""
+async def profile_view(
+    engine: Engine, key: int, run_id: str, types: frozenset[str], *, large: LargeResponses, workspace: str
+) -> View:
+    """The view of a stream that shows these types. It may begin at any entry of the run.
+
+    Raises `RateLimited` if there is no room for what has to be read.
+    """
+    async with large.room_to_work(workspace, await engine.logs.log_size(key)):
+        return await _view(engine, key, run_id, types)
+
+
+async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
     row, first = await engine.row(key), await engine.entry(key, 1)
     thread = None if row is None else await engine.session_id(row.thread)
     created = None if first is None else first.body
@@ -27,7 +38,10 @@ async def profile_view(engine: Engine, key: int, run_id: str, types: frozenset[s
     except UNREADABLE:
         raise unreadable(run_id) from None
     teller = Teller(facts)
-    for one in await engine.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+    for head in await engine.logs.heads(key, kinds=NEEDED_HEADS):
         with suppress(*UNREADABLE):  # the stream says so when it gets there
+            teller.learn(decode_fact.decode(head), b"")
+    for one in await engine.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+        with suppress(*UNREADABLE):
             teller.learn(decode_fact.decode(one.head), one.body)
     return profiled(ProfiledFrames(teller, types))

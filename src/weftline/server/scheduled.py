@@ -50,9 +50,17 @@ class _Owner(Struct, frozen=True):
 async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
     """The run of a schedule for one of its times: always the same one, however often this is called."""
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
-    once = IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
     owner = _Owner(row.workspace, row.agents)
-    return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=once)
+    return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=_once(row, time))
+
+
+async def started(app: CreatingHost, row: ScheduleRow, time: int) -> str | None:
+    """The run of a schedule for one of its times, if there is one."""
+    return await app.engine.created_before(row.workspace, _once(row, time))
+
+
+def _once(row: ScheduleRow, time: int) -> IdempotencyKey:
+    return IdempotencyKey(_ROUTE, f"{row.id}@{time}", b"")
 
 
 async def start_now(

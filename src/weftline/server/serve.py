@@ -48,6 +48,7 @@ from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
 from weftline.server.scheduled import start as start_scheduled
+from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
@@ -226,7 +227,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         watch=engine.watch_ends,
     )
     app.webhooks_changed = deliveries.changed
-    alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app))
+    alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app))
     app.schedules_changed = alarm.changed
 
     async def administered() -> None:

@@ -332,6 +332,10 @@ class LogReader(Protocol):
         """
         ...
 
+    async def log_size(self, key: int) -> int:
+        """The bytes of the run's facts, which are not read."""
+        ...
+
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         """Runs that are due at once, by key."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from string import Formatter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.json import decode
@@ -31,14 +31,6 @@ class Ask(Struct, frozen=True):
     """Who may decide; anybody if there are none."""
 
 
-class AsksPeople(Protocol):
-    """What a tool has besides if people are asked about its calls."""
-
-    def asks_people(self, args: bytes) -> Ask | None:
-        """What is asked about a call with these final arguments; None if it may begin. An error blocks the call."""
-        ...
-
-
 def misfit(asked: AskBody, value: object) -> str:
     """What is wrong with this answer to what was asked; "" if nothing is.
 
@@ -53,7 +45,8 @@ def misfit(asked: AskBody, value: object) -> str:
     if asked.options:
         chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
         if not chosen or any(one not in asked.options for one in chosen):
-            return f"must be {'some' if asked.multiple else 'one'} of {', '.join(map(repr, asked.options))}"
+            among = ", ".join(map(repr, asked.options))
+            return f"must be some of {among}, in a list" if asked.multiple else f"must be one of {among}"
     elif value is None or (isinstance(value, str) and not value.strip()):
         return "the answer is missing"
     return ""
@@ -84,30 +77,31 @@ def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[s
     return names
 
 
-def checked_template(template: str, *, tool: str) -> str:
+def checked_template(template: str, *, tool: str, what: str = "confirm") -> str:
     """The same text. Raises `ValueError` if it is not one with `{argument}` in it."""
     try:
-        fields = _fields(template)
+        fields = fields_of(template)
     except ValueError as error:
-        raise ValueError(f"tool {tool!r}: confirm is not a template: {error}") from None
+        raise ValueError(f"tool {tool!r}: {what} is not a template: {error}") from None
     if not template.strip():
-        raise ValueError(f"tool {tool!r}: confirm is empty")
+        raise ValueError(f"tool {tool!r}: {what} is empty")
     for field in fields:
         if not field.isidentifier():
-            raise ValueError(f"tool {tool!r}: confirm may name arguments, such as {{amount}}, not {field!r}")
+            raise ValueError(f"tool {tool!r}: {what} may name arguments, such as {{amount}}, not {field!r}")
     return template
 
 
-def _fields(template: str) -> list[str]:
-    return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+def fields_of(template: str) -> list[str]:
+    """The arguments that it names, in order, each once."""
+    return list(dict.fromkeys([field for _, field, _, _ in Formatter().parse(template) if field is not None]))
 
 
-def require_arguments(template: str, arguments: Collection[str], *, tool: str) -> None:
+def require_arguments(template: str, arguments: Collection[str], *, tool: str, what: str = "confirm") -> None:
     """Raises `ValueError` if the template names something that is not an argument of the tool."""
-    for field in _fields(template):
+    for field in fields_of(template):
         if field not in arguments:
             near = did_you_mean(field, arguments)
-            raise ValueError(f"tool {tool!r}: confirm names {{{field}}}, which is not an argument of it.{near}")
+            raise ValueError(f"tool {tool!r}: {what} names {{{field}}}, which is not an argument of it.{near}")
 
 
 def rendered(template: str, args: bytes) -> str:

@@ -109,18 +109,21 @@ def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
 
 
 def _size(part: UserPart) -> int:
-    return len(part.text) if isinstance(part, Text) else len(part.data or "") if isinstance(part, File) else 0
+    return len(part.text) if isinstance(part, Text) else len(part.data or "")
 
 
 def _part(part: UserPart, texts: Iterator[str], redactor: Redactor) -> UserPart:
     match part:
         case Text():
             return Text(_cut(part.text, next(texts), redactor))
-        case Image():
-            return replace(part, url=part.url and redactor.text(part.url))
-        case File():
-            url, name = part.url and redactor.text(part.url), part.name and redactor.text(part.name)
-            return replace(part, url=url, name=name, data=part.data and _file_data(part.data, redactor))
+        case Image() | File():
+            return replace(
+                part,
+                media_type=redactor.text(part.media_type),
+                data=part.data and _file_data(part.data, redactor),
+                url=part.url and redactor.text(part.url),
+                name=part.name and redactor.text(part.name),
+            )
 
 
 def _cut(text: str, shown: str, redactor: Redactor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from weftline.canonical import canonical_value
@@ -24,7 +25,10 @@ class ReturnType:
             pass
 
     def fault(self, value: object) -> str:
-        """What is wrong with a JSON value as a result; "" if nothing is."""
+        """What is wrong with a JSON value as a result; "" if nothing is.
+
+        A text may be the JSON of a result: whoever writes a message, or chooses an option, has only texts.
+        """
         from pydantic import ValidationError
 
         if self._adapter is None:
@@ -32,6 +36,10 @@ class ReturnType:
         try:
             self._adapter.validate_json(canonical_value(value), strict=True)
         except ValidationError as error:
+            if isinstance(value, str):
+                with suppress(ValidationError):
+                    self._adapter.validate_json(value, strict=True)
+                    return ""
             found = error.errors(include_url=False, include_context=False, include_input=False)[:3]
             where = [".".join(map(str, one["loc"])) for one in found]
             return "; ".join(

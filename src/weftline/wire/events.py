@@ -60,11 +60,11 @@ from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
-from weftline.plan import agent_of, may_name_agent
 from weftline.wire.failures import shown_failure, shown_telemetry
-from weftline.wire.hints import WireBounds, shown_clarification
+from weftline.wire.hints import WireBounds, WireLink, shown_clarification
 from weftline.wire.observed import excerpt
 from weftline.wire.responses import iso, tokens, usage_triple
+from weftline.wire.started import started_event
 
 ERROR_CLASSES = frozenset(
     {
@@ -91,8 +91,7 @@ def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None
     """The event of an entry and its payload, a JSON object; None for what clients do not see."""
     kind = type(head)
     if kind is RunCreated:
-        agent = agent_of(bodies.decode_created(body).plan) if may_name_agent(body) else None
-        return "started", encode({"runId": run_id} if agent is None else {"runId": run_id, "agent": agent})
+        return "started", started_event(body, run_id=run_id)
     projection = PROJECTIONS.get(kind)
     return None if projection is None else projection(head, body)
 
@@ -355,6 +354,9 @@ def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str,
         about["bounds"] = WireBounds(**asdict(content.bounds))
     if shown := for_timeline(content.server_data):
         about["serverData"] = shown
+    if (child := content.child) is not None:
+        about["childrenCount"] = child.calls
+        about["runLink"] = WireLink(child.run_id, child.agent, child.parent_run_id, child.parent_call_id)
     return about
 
 

@@ -81,3 +81,12 @@ class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
     @property
     def telemetry(self) -> Telemetry:
         return Telemetry(**asdict(self))
+
+
+class WireLink(Struct, frozen=True, rename="camel"):
+    """The run that carried out a call, and the call that it did that for."""
+
+    run_id: str
+    agent_id: str
+    parent_run_id: str
+    parent_tool_use_id: str

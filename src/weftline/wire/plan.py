@@ -136,9 +136,10 @@ class _Mcp(_Wire, tag="mcp"):
     name: str
     url: str
     tool_filter: tuple[str, ...] | None = None
+    elicitation: str | None = None
 
     def ref(self) -> ToolRef:
-        return McpRef(self.name, self.url, self.tool_filter)
+        return McpRef(self.name, self.url, self.tool_filter, self.elicitation == "ask")
 
 
 class _Named(Struct):
@@ -223,6 +224,7 @@ class _Spec(Struct, rename="camel"):
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    stream_arguments: bool | None = None
     turn_id: str | None = None
 
 
@@ -251,6 +253,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         metadata=sent.metadata or {},
         requested_by=requested_by,
         labels=sent.labels or {},
+        stream_arguments=sent.stream_arguments or False,
         turn_id=sent.turn_id or "",
     )
 

@@ -49,6 +49,11 @@ def parse_run(body: bytes) -> RunBody:
 def any_run(body: bytes) -> RunBody:
     """The same for every body, plain or not."""
     fields = decode_object(body)
+    if fields.get("sessionId") is not None:
+        raise InvalidRequest(
+            "sessionId: this run would be part of no session; send it as a message to the session.",
+            code="thread_not_allowed",
+        )
     try:
         _require_valid(fields, _check_run)
         _require_input(fields)

@@ -224,6 +224,7 @@ class _Settings(Part):
     policy: PolicyModel | None = None
     budget: BudgetModel | None = None
     awaits: AwaitsModel | None = None
+    streamArguments: bool | None = None
     onDeploy: OnDeploy | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     topP: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -196,6 +196,7 @@ class McpToolModel(Ref):
         ]
         | None
     ) = None
+    elicitation: Literal["ask", "decline"] | None = None
 
 
 class McpLocalEntryModel(Ref):

@@ -31,6 +31,8 @@ _MAX_ERROR_CHARS = 500
 
 Start: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str]]
 """Creates the run of a schedule for a time, or finds the one that it has; returns its id. Raises `WeftlineError`."""
+Started: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str | None]]
+"""The run that a schedule has for a time; None if it has none."""
 
 
 class _NotNow(Exception):
@@ -47,9 +49,10 @@ class ScheduleAlarm:
     Each workspace has its own lane: one with much to make up for holds up nobody else.
     """
 
-    def __init__(self, at: Workspaces, *, start: Start) -> None:
+    def __init__(self, at: Workspaces, *, start: Start, started: Started) -> None:
         self._at = at
         self._start = start
+        self._started = started
         self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(_AT_ONCE_IN_ALL)
         self._lanes: set[int] = set()
@@ -145,7 +148,10 @@ class ScheduleAlarm:
             await self._settle(row, row.next_at, error=error.message, now=now)
             return True
         if not times:
-            await self._settle(row, row.next_at, error="Skipped: its time was missed.", now=now)
+            # It may have begun in time, and the process that began it have died before it could say so.
+            run = await self._started(row, row.next_at)
+            error = "Skipped: its time was missed." if run is None else ""
+            await self._settle(row, row.next_at, run=run, error=error, now=now)
             return True
         for time in times:
             async with self._places:

@@ -153,6 +153,14 @@ async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
     return await at.records.read(threads.page(wanted), heavy=True)
 
 
+async def by_key(at: Workspaces, key: int) -> ThreadRow:
+    """Raises `NotFound`."""
+    row = await at.records.read(threads.by_key(key))
+    if row is None:
+        raise NotFound("There is no such thread.")
+    return row
+
+
 async def end(at: Workspaces, thread: ThreadRow) -> None:
     """Marks a thread as ended: it takes no more messages. Ending it again changes nothing."""
     if thread.ended_at is None:

@@ -50,7 +50,9 @@ async def test_servers_of_all_kinds_are_one_list(facts: McpProcess, tmp_path: Pa
     assert "facts__get_weather" in offered(scripted)
 
 
-async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_for(facts: McpProcess) -> None:
+async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_for(
+    facts: McpProcess, caplog: pytest.LogCaptureFixture
+) -> None:
     # Only in the older one can a tool ask while it runs.
     revisions: list[Revision | None] = [None, "2025-11-25", "2026-07-28"]
     answered: list[bool] = []
@@ -62,6 +64,8 @@ async def test_a_server_of_two_revisions_is_spoken_to_in_the_one_that_is_asked_f
             result = await Agent(model(calls("facts__ask")), tools=[server]).run("Go.", engine=engine)
             answered.append(result.calls[0].result == "the answer was accept")
     assert answered == [True, True, False]
+    (hint,) = [one.getMessage() for one in caplog.records if one.name == "weftline.tools.mcp.tools"]
+    assert "facts__ask asks something during its calls" in hint and 'revision="2025-11-25"' in hint
     with pytest.raises(ValueError, match="sse"):
         mcp("https://example.com/sse", transport="sse", revision="2026-07-28")
 

@@ -96,7 +96,7 @@ async def test_a_question_two_runs_below_is_the_task_s_and_a_message_answers_it_
 ) -> None:
     top = caller.of("top")
     task = await last(top, method, top.message("Go."))
-    assert task["status"]["state"] == "input-required" and said(task) == ["Which colour?"]
+    assert task["status"]["state"] == "input-required" and said(task) == ["Which colour? (red / blue)"]
     id = task.get("taskId") or task["id"]
     run, _, name = asked(task)[0]["awaitId"].partition("/")
     assert name == "await_0_0_1" and run != id
@@ -154,7 +154,7 @@ async def test_a_task_does_not_wait_while_its_own_run_is_at_work(caller: Caller,
         assert task["status"]["state"] == "working" and not sending.done()
         beside.free.set()
         shown = await sending
-    assert shown["status"]["state"] == "input-required" and said(shown) == ["Which colour?"]
+    assert shown["status"]["state"] == "input-required" and said(shown) == ["Which colour? (red / blue)"]
 
 
 async def test_whoever_steers_a_task_may_not_approve_what_it_does_then(url: str, store: Path) -> None:

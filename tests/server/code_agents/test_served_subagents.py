@@ -90,6 +90,15 @@ async def mine(serving: ServerProcess) -> AsyncGenerator[Api]:
 async def test_a_served_agent_asks_the_agents_below_it(mine: Api) -> None:
     run = await answer(mine, "leader")
     assert run["finalText"] == "They say: 3 letters about rent"
+    frames = await mine.events(run["id"])
+    (started,) = [frame for frame in frames if frame.type == "child_started"]
+    (result,) = [frame for frame in frames if frame.type == "tool_result"]
+    assert result["childrenCount"] == 1 and result["runLink"] == {
+        "runId": started["childRunId"],
+        "agentId": "archive",
+        "parentRunId": run["id"],
+        "parentToolUseId": result["toolUseId"],
+    }
 
 
 async def test_the_client_may_choose_the_model_of_the_agent_above(mine: Api) -> None:

@@ -328,7 +328,7 @@ async def test_a_task_waits_for_input_while_its_run_asks_and_a_message_answers(a
     await stored(api, spec={"modelId": "scripted:ask", "tools": [{"kind": "server", "name": "ask_user"}]})
     task = (await rpc(api, "message/send", message()))["result"]
     assert task["status"]["state"] == "input-required"
-    assert task["status"]["message"]["parts"][0]["text"] == "Which one?"
+    assert task["status"]["message"]["parts"][0]["text"] == "Which one? (red / blue)"
     wrong = await rpc(api, "message/send", message("green", messageId="m2", taskId=task["id"]))
     assert "must be one of 'red', 'blue'" in json.dumps(wrong["error"])
     for _ in range(2):  # the same message twice is one answer

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from weftline import prompts_people
+
 from ..kit import TIMEOUT_S, Api, Json
 from .a2a_calls import Caller, answer, gate, stored, texts
 from .test_a2a_messages import subscribed
@@ -133,8 +135,12 @@ async def test_options_can_be_chosen_with_data(caller: Caller, value: Any, heard
     task = await asked_by(caller, "ask_several")
     (question,) = asked(task)
     assert question["multiple"] is True and question["options"] == ["a", "b", "c"]
-    wrong = caller.message(parts=[data_part(caller, ["a", "d"])], taskId=task["id"])
-    assert "must be some of" in (await caller.error("send", wrong))["message"]
+    assert said(task)[0].endswith("(a / b / c)") and said(task)[1] == prompts_people.A2A_CHOICES
+    text = {"text": "a, b"} if caller.newer else {"kind": "text", "text": "a, b"}
+    for part in (data_part(caller, ["a", "d"]), text):
+        wrong = caller.message(parts=[part], taskId=task["id"])
+        refused = (await caller.error("send", wrong))["message"]
+        assert "must be some of 'a', 'b', 'c', in a list. Several can be chosen, with data such as" in refused
     ended = await caller.send(parts=[data_part(caller, value)], taskId=task["id"])
     assert answer(ended) == f"heard {heard}"
 

@@ -168,3 +168,18 @@ async def test_progress_of_a_dialled_tool_is_an_event_of_the_run(api: Api, facts
         "message": "one of three",
     }
     assert frames[-1].type == "result"
+
+
+async def test_a_question_of_a_dialled_server_is_an_await_if_the_run_says_so(api: Api, facts: McpProcess) -> None:
+    tool = {"kind": "mcp", "name": "facts", "url": facts.url, "headers": TEAM, "elicitation": "ask"}
+    run = await api.start("ask", tools=[tool])
+    async with api.stream(run) as stream:
+        asked = await stream.until("await_opened")
+        assert asked["kind"] == "question" and "facts asks: What is your name?" in asked["question"]
+        said = {"outcome": "answered", "value": {"name": "Ann"}}
+        assert (await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", said)).status == 200
+        frames = await stream.rest()
+    assert frames[-1]["text"] == "heard the answer was accept"
+    spec = {"modelId": "scripted:ask", "prompt": "hello", "tools": [{**tool, "elicitation": "maybe"}]}
+    refused = await api.post("agent-runs", spec)
+    assert refused.status == 400 and "elicitation" in str(refused.json)

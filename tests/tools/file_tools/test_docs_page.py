@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+from weftline.tools.builtin.fetch import fetch
 from weftline.tools.builtin.files import files
 from weftline.tools.builtin.shell import shell
 from weftline.tools.builtin.todo import todo
@@ -20,13 +21,16 @@ def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
     assert all(block in code for block in blocks)
 
 
-def test_every_tool_is_on_the_page_with_its_effect() -> None:
+async def test_every_tool_is_on_the_page_with_its_effect() -> None:
+    pages = fetch()
+    fetching = await pages.open()
+    await pages.close()
     rows = dict(re.findall(r"^\| `(\w+)` \| `([a-z]+)` \|", PAGE, re.MULTILINE))
-    assert rows == {tool.spec.name: tool.effect for tool in (*files().tools, *shell().tools, todo())}
+    assert rows == {tool.spec.name: tool.effect for tool in (*files().tools, *shell().tools, *fetching, todo())}
 
 
 def test_every_option_is_on_the_page() -> None:
-    for made in (files, shell):
+    for made in (files, shell, fetch):
         section = PAGE.partition(f"## Options of `{made.__name__}`\n")[2].partition("\n## ")[0]
         named = {
             name

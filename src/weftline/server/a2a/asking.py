@@ -50,11 +50,14 @@ class Named(NamedTuple):
 def put(asked: Sequence[OpenAwait], *, task: int) -> Spoken:
     """What is asked, in one message: with a part for programs for each."""
     read = [(one, bodies.decode_await(one.body)) for one in asked]
-    texts = [body.prompt for _, body in read]
+    texts = [_in_words(body) for _, body in read]
     text = texts[0] if len(texts) == 1 else "\n".join([f"{n}. {one}" for n, one in enumerate(texts, 1)])
     data = tuple([_data(name_of(one, task=task), one.kind, body) for one, body in read])
     below = any(one.run != task for one in asked)
-    return Spoken(name_of(asked[0], task=task), "agent", text, data, _note([one.kind for one in asked], below=below))
+    note = _note([one.kind for one in asked], below=below)
+    if not note and read[0][1].multiple:
+        note = prompts.A2A_CHOICES
+    return Spoken(name_of(asked[0], task=task), "agent", text, data, note)
 
 
 def name_of(one: OpenAwait, *, task: int) -> str:
@@ -64,7 +67,17 @@ def name_of(one: OpenAwait, *, task: int) -> str:
 
 def question(id: str, kind: str, body: AwaitBody) -> Spoken:
     """One of the questions that were asked."""
-    return Spoken(id, "agent", body.prompt, (_data(id, kind, body),))
+    return Spoken(id, "agent", _in_words(body), (_data(id, kind, body),))
+
+
+def _in_words(body: AwaitBody) -> str:
+    """The question with what there is to choose from: callers that show only text would not know it."""
+    return f"{body.prompt} ({' / '.join(body.options)})" if body.options else body.prompt
+
+
+def how_to_answer(one: OpenAwait) -> str:
+    """What a caller is told in addition whose message does not fit as an answer."""
+    return f" {prompts.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
 
 
 def reply(head: AwaitClosed, body: bytes) -> Spoken | None:

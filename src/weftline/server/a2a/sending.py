@@ -21,6 +21,7 @@ from weftline.server.views import run_summary
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
+from weftline.suggestions import sentence
 from weftline.tools.base import ToolOutput
 
 
@@ -50,6 +51,7 @@ class Deliveries:
             return
         now = await engine.row(row.key)
         assert now is not None
+        asked = None
         try:
             task = await read_task(engine, now)
             if task.ended:
@@ -64,7 +66,8 @@ class Deliveries:
             # Somebody else has answered since.
             await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
         except InvalidRequest as error:
-            raise invalid("message.parts", error.message) from None
+            how = "" if asked is None else asking.how_to_answer(asked)
+            raise invalid("message.parts", f"{sentence(error.message)}{how}") from None
         except Conflict as error:
             if error.code in ("await_closed", "await_expired"):
                 await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)

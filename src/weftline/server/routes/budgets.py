@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.json import encode
 
 from weftline.server import budget_views
@@ -28,7 +30,8 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
     sent = await parsed(parse_budget, await request.body(limit=_LIMIT_BYTES))
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     app.engine.require_accepting()
-    about = await budget_views.subject(app.workspaces, principal, app.engine, level=sent.level, id=sent.id)
+    room = partial(app.large.room_to_work, principal.slug)
+    about = await budget_views.subject(app.workspaces, principal, app.engine, level=sent.level, id=sent.id, room=room)
     budget = await budgets.set_limits(app.workspaces, principal, about, sent.limits, by=principal.who)
     return Response(encode(budget_json(budget, warnings)))
 
@@ -36,7 +39,8 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
     await locate_run(app, request, principal)
     row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
-    found = await budget_views.of_run(app.workspaces, app.engine, row)
+    room = partial(app.large.room_to_work, principal.slug)
+    found = await budget_views.of_run(app.workspaces, app.engine, row, room=room)
     return Response(encode(Budgets([budget_json(one) for one in found])))
 
 

@@ -6,7 +6,7 @@ from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import Made, answer_created
-from weftline.server.forking import ForkModel, fork_run, parse_fork
+from weftline.server.forking import ForkModel, fork_run, log_bytes, parse_fork
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
@@ -24,9 +24,10 @@ async def fork(app: App, request: Request, principal: Principal) -> Response | S
 
     async def create() -> Made:
         who = principal.who
-        return Made(
-            await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once), warnings
-        )
+        size = await log_bytes(app.engine.logs, row)
+        async with app.large.room_to_work(principal.slug, size):
+            run_id = await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once)
+        return Made(run_id, warnings)
 
     return await answer_created(app, request, principal, create)
 

@@ -124,6 +124,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return run.page(after=after, max_bytes=max_bytes) if run else None
 
+    async def log_size(self, key: int) -> int:
+        return sum(len(fact.head) + len(fact.body) for fact in await self.facts(key))
+
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
         return [UnderWay(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import cast, get_args
 
+from weftline.kernel.budget import OnExceeded, Period, Unit
 from weftline.store.budgets import Booking, Limit, SetLimit
+from weftline.store.columns import Columns
 from weftline.store.database import Query, statement
 
 _USE = "workspace, account, day, nusd, tokens, active_us, calls, held_nusd, held_tokens, held_calls"
+_ACCOUNT = re.compile(r"(workspace|thread|run):[0-9]{1,19}|agent:[0-9]{1,19}:.+")
+_LAST_DAY = 2_932_896
+"""In the year 9999."""
 _LIMIT = "unit, amount, period, on_exceeded, workspace, account, set_by, set_at"
 
 
@@ -19,7 +26,7 @@ def limits(*, workspace: int | None = None, account: str | None = None) -> Query
         workspace,
         account,
     )
-    return [SetLimit(*row) for row in rows]
+    return [one for row in rows if (one := _limit(*row)) is not None]
 
 
 def set_limits(account: str, wanted: Sequence[Limit], *, workspace: int, by: str, now: int) -> Query[None]:
@@ -43,10 +50,45 @@ def set_limits(account: str, wanted: Sequence[Limit], *, workspace: int, by: str
 def open_use() -> Query[list[Booking]]:
     """What is booked on accounts that more may be booked on."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE closed = 0")
-    return [Booking(*row) for row in rows]
+    return [_booking(*row) for row in rows]
 
 
 def use(account: str) -> Query[list[Booking]]:
     """By day."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE account = $1 ORDER BY day", account)
-    return [Booking(*row) for row in rows]
+    return [_booking(*row) for row in rows]
+
+
+def _limit(
+    unit: str | bytes,
+    amount: int,
+    period: str | bytes,
+    on_exceeded: str | bytes,
+    workspace: int,
+    account: str | bytes,
+    set_by: str | bytes,
+    set_at: int,
+) -> SetLimit | None:
+    """None if it cannot be read whose limit it is.
+
+    If it cannot be read what it is, nothing may be spent: it was set so that not everything may.
+    """
+    if not isinstance(account, str) or not _ACCOUNT.fullmatch(account):
+        return None
+    read = Columns()
+    read.one_of("unit", unit, get_args(Unit))
+    read.one_of("period", period, get_args(Period))
+    read.one_of("on_exceeded", on_exceeded, get_args(OnExceeded))
+    broken = bool(read.damaged) or amount < 0
+    by, at = read.text("set_by", set_by), read.time("set_at", set_at)
+    if broken:
+        return SetLimit("tokens", 0, "total", "stop", workspace, account, by, at)
+    return SetLimit(
+        cast(Unit, unit), amount, cast(Period, period), cast(OnExceeded, on_exceeded), workspace, account, by, at
+    )
+
+
+def _booking(workspace: int, account: str | bytes, day: int, *amounts: int) -> Booking:
+    """On a day that there is: the first stands for another, and counts where all days do."""
+    name = account if isinstance(account, str) else account.decode(errors="replace")
+    return Booking(workspace, name, day if 0 <= day <= _LAST_DAY else 0, *amounts)

@@ -31,6 +31,7 @@ _ONE_DELTA = (
     "SELECT seq, at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, length(bodies)"
     " FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 )
+_SIZE = "SELECT coalesce(sum(length(head) + length(body)), 0) FROM entries WHERE run = ?"
 _ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
 
 
@@ -94,6 +95,13 @@ class SqliteLogReader:
         return await self._threads.read(
             lambda db: read_page(db, key, after=after, max_bytes=max_bytes, limit=IN_A_THREAD), run=key
         )
+
+    async def log_size(self, key: int) -> int:
+        def read(db: apsw.Connection) -> int:
+            row: Any = db.execute(_SIZE, (key,)).fetchone()
+            return row[0]
+
+        return await self._threads.read(read, run=key)
 
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         rows = self._all(

@@ -2,14 +2,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Threads for reads that are too long for the loop, each with a connection of its own.
 
-Reads for different things take turns: a thousand readers of one long log do not hold up a list, or another log.
+Reads take turns, by workspace and then by run: neither a thousand readers of one long log nor all the reads of one
+workspace hold up others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +19,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store.sqlite.connection import connect, snapshot
+from weftline.turns import RoundRobin, on_behalf_of
 
 T = TypeVar("T")
 
@@ -36,8 +37,7 @@ class ReaderThreads:
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[int | None, deque[_Waiting]] = OrderedDict()
-        """By what they are for, the one whose turn it is first."""
+        self._waiting: RoundRobin[_Waiting] = RoundRobin()
         self._connections: list[apsw.Connection] = []
         self._closed = False
 
@@ -49,7 +49,7 @@ class ReaderThreads:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weftline-reader")
         future: Future[T] = Future()
         with self._lock:
-            self._waiting.setdefault(run, deque()).append((job, future))
+            self._waiting.put((job, future), owner=on_behalf_of.get(), topic=run)
         self._threads.submit(self._next)
         return await asyncio.wrap_future(future)
 
@@ -65,10 +65,7 @@ class ReaderThreads:
     def _next(self) -> None:
         """Carries out one read, not always the one that brought this call about."""
         with self._lock:
-            run, jobs = self._waiting.popitem(last=False)
-            job, future = jobs.popleft()
-            if jobs:
-                self._waiting[run] = jobs
+            job, future = self._waiting.take()
         if not future.set_running_or_notify_cancel():
             return
         try:

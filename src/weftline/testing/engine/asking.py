@@ -172,6 +172,18 @@ async def whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes(be
     await bench.ended(run)
 
 
+async def whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes(bench: Bench) -> None:
+    run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
+    (id,) = await _open(bench, run)
+    more = Answer(outcome="approved", args={"n": 7})
+    assert await refusal(bench.engine.answer_await(run.key, id, more, by="key:bob")) == "four_eyes"
+    assert not bench.world.executions
+    same = Answer(outcome="approved", args={"n": 0})
+    assert await bench.engine.answer_await(run.key, id, same, by="key:bob") == "approved"
+    await bench.ended(run)
+    assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
+
+
 async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
     async def person_of(name: str) -> str | None:
         return {"key:spare": "key:ann", "app:gone": None}.get(name, name)
@@ -209,6 +221,7 @@ CHECKS: tuple[Check, ...] = (
     an_approval_may_cover_later_calls_of_the_run,
     a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed,
     whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes,
+    whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes,
     two_names_of_one_person_are_two_eyes,
     whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt,
 )

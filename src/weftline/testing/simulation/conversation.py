@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+from msgspec.json import decode
+
 from weftline import prompts_compaction
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
+    AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallGated,
     Fact,
@@ -46,6 +51,8 @@ def naive_conversation(
                 messages += [User.of(text, injected=True)] if text else []
             case MessagesTaken():
                 messages += [_queued(facts, identity) for identity in head.ids]
+            case AwaitClosed() if head.id in _clarifications(facts):
+                messages += _clarified(body)
             case _:
                 pass
     return _compacted(messages, facts)
@@ -78,6 +85,8 @@ def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
                 said += [Assistant((Text(answer),))] if answer else []
                 said += [_queued(facts, identity) for identity in head.ids]
                 answer = ""
+            case AwaitClosed() if head.id in _clarifications(facts):
+                said += _clarified(body)
             case LoopDetected() | FinalForced() | OutputRejected() if body:
                 answer = ""
             case _:
@@ -111,6 +120,17 @@ def _results(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[ToolResult]
     closed = [(head, body) for head, body in of_turn if not head.parent]  # no model reads what code gets
     closed.sort(key=lambda one: one[0].index)
     return [ToolResult(head.id, head.name, bodies.decode_closed(body).parts, head.is_error) for head, body in closed]
+
+
+def _clarifications(facts: Sequence[tuple[Fact, bytes]]) -> set[str]:
+    return {head.id for head, _ in facts if isinstance(head, AwaitOpened) and head.kind == "clarification"}
+
+
+def _clarified(body: bytes) -> list[Message]:
+    """What a person said about something that was missing."""
+    answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
+    text = answer.reason if answer.value is UNSET else decode(answer.value, type=str)
+    return [User.of(text)] if text else []
 
 
 def _queued(facts: Sequence[tuple[Fact, bytes]], identity: str) -> Message:

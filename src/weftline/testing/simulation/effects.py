@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.canonical import digest
@@ -107,10 +108,10 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
     require("C12", once, f"{who} began twice in one attempt")
     took_effect = evidence.ledger.effects[call.tool, key]
     require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
-    lifted = _doubts_lifted(log, call)
-    if len(executions) > 1 + lifted:
-        strict = call.asked.effect == "once" or any(one.effect == "once" for one in executions[1:])
-        require("C3", not strict, f"{who}: `once` ran {len(executions)} times")
+    # Each time that it ran again although it may happen once, by its log or by the code of that time, a person has said
+    # that it had not. What ran again before a deploy made it stricter rests on what its tool knew.
+    again = [one for one in executions[1:] if "once" in (one.effect, call.asked.effect)]
+    require("C3", len(again) <= _doubts_lifted(log, call), f"{who}: `once` ran {len(executions)} times")
 
 
 def _doubts_lifted(log: RunLog, call: _Call) -> int:
@@ -135,9 +136,17 @@ def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:
             require("C3", opened == call.args or given_up, f"run {log.key}: {head.id} was opened with {opened}")
 
 
+def _answers(log: RunLog) -> set[str]:
+    """What people said to what tools asked them."""
+    closed = [entry for entry in log.entries if isinstance(entry.head, AwaitClosed) and entry.body]
+    values = [bodies.decode_answer(entry.body).value for entry in closed]
+    return {str(decode(value)) for value in values if value is not UNSET}
+
+
 def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
     results = {f"{one.tool} {one.number}" for one in evidence.ledger.executions if one.ended in ("returned", "failed")}
     results |= set(evidence.ledger.happened.values())
+    results |= _answers(log)  # A3 looks at which is whose
     for entry in log.entries:
         if isinstance(entry.head, CallClosed) and entry.head.how == "returned" and entry.head.client is None:
             text = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits

@@ -28,9 +28,11 @@ from weftline.testing.simulation.orders import (
     choose_orders,
     hand_out_leases,
     involve_people,
+    leave_questions,
     set_policies,
     write_code,
 )
+from weftline.testing.simulation.schedules import Schedules, check_schedules
 from weftline.testing.simulation.server import Build, Server, WallClock, quiet
 from weftline.testing.simulation.trace import Trace, Violation
 from weftline.testing.simulation.witness import DurableWitness
@@ -102,6 +104,11 @@ class History:
             write_code(self.orders, self._people)
         if seed % 6 == 3:
             hand_out_leases(self.orders, self._people)
+        if seed % 5 == 3:
+            leave_questions(self.orders, self._people)
+        apart = Random(seed + 0.25)
+        plans = seed % 7 == 2 and not any(order.deadly for order in self.orders.values())
+        self._schedules = Schedules(self.disk, self.orders, apart, clock=self.clock) if plans else None
         self._budgets = BudgetWatch(self.disk, self.orders, self._people) if seed % 6 == 0 else None
         if self._budgets is not None:
             self.disk.on_commit = self._budgets.committed
@@ -109,6 +116,8 @@ class History:
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
         )
+        if (scheduled := self._schedules) is not None:
+            self.server.beside = lambda engine, store: scheduled.run(engine, store, build.alarm)
         self._failure: Violation | None = None
         self._kills = self._kills_in_all = 0
         self._since = (0, 0)
@@ -122,7 +131,10 @@ class History:
             raise self._failure
         if self._budgets is not None:
             self._budgets.compare()
-        check(self._evidence())
+        evidence = self._evidence()
+        if self._schedules is not None:  # first, since two runs for one time look alike
+            check_schedules(evidence, evidence.logs(), self._schedules.planned)
+        check(evidence)
 
     def close(self) -> None:
         self.server.crash("the history is over")
@@ -151,6 +163,8 @@ class History:
             trace=self.trace,
             fail=self._fail,
         )
+        if self._schedules is not None:
+            mishaps.strikes = self._schedules.strikes
         self.disk.observer = mishaps
         clients = self.clients = Clients(
             server, self.disk, self.ledger, rng=Random(self.rng.random()), people=self._people, trace=self.trace
@@ -158,9 +172,11 @@ class History:
         stuck = server.outside(self._stuck.wait())
         keeper = server.outside(self._keep_up())
         faults = [server.outside(fault) for fault in mishaps.choose()]
-        if self.seed % 3 == 1 or self.seed % 6 == 5:
+        if self.seed % 3 == 1 or self.seed % 6 == 5 or self.seed % 5 == 3:
             faults.append(server.outside(clients.people.look_around()))
         working = [server.outside(clients.carry_out(order)) for order in self.orders.values()]
+        if self._schedules is not None:
+            working.append(server.outside(self._schedules.watch()))
         done = server.outside(self._until_all_ended(working))
         over = self.loop.now_s + LONGEST_S
         while not done.done() and not self._stuck.is_set() and self.loop.now_s < over:

@@ -34,6 +34,7 @@ from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.leases import check_leases
 from weftline.testing.simulation.nested import check_nested
 from weftline.testing.simulation.policies import check_policy
+from weftline.testing.simulation.questions import check_questions
 from weftline.testing.simulation.shape import check_shape
 from weftline.testing.simulation.trace import require
 
@@ -47,6 +48,7 @@ def check(evidence: Evidence) -> None:
         check_policy(log.entries)
         check_leases(log.entries)
         check_nested(evidence, log)
+        check_questions(evidence, log)
         check_downtime(evidence, log)
         check_time_budgets(evidence, log)
         check_requests(evidence, log)

@@ -41,6 +41,9 @@ class Mishaps(Observer):
         self._trace = trace
         self._crash_on: dict[int, str] = {}
         self._flushes = 0
+        self.strikes: Callable[[Sequence[Write]], str] | None = None
+        """Says whether a kill comes `before` or `after` the commit of these writes, or not at all."""
+        self._strikes = ""
         self.troubles = Troubles()
         self.committed = asyncio.Event()
 
@@ -116,6 +119,7 @@ class Mishaps(Observer):
 
     def before(self, writes: Sequence[Write]) -> None:
         self._flushes += 1
+        self._strikes = "" if self.strikes is None else self.strikes(writes)
         self._crash_if("before")
 
     def after(self, writes: Sequence[Write], results: Sequence[Written]) -> None:
@@ -139,6 +143,8 @@ class Mishaps(Observer):
         self._epochs[key] = epoch
 
     def _crash_if(self, moment: str) -> None:
+        if self._strikes == moment:
+            self._server.crash(f"killed {moment} a commit of its own")
         if self._crash_on.get(self._flushes) == moment:
             del self._crash_on[self._flushes]
             self._server.crash(f"killed {moment} a commit")

@@ -6,22 +6,25 @@ from random import Random
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import Limits
 from weftline.kernel.lease import LeaseRule
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import MissingFields, PolicyRule
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.testing.simulation.model import DEADLY, DOOMED, MODEL
 from weftline.testing.simulation.tools import (
     ASKING,
     ASKS_A_QUESTION,
+    ASKS_BACK,
     BOOKKEEPING,
     BROKEN,
     CLIENT_TOOL,
     CODE,
     KILLER,
+    LACKS,
     SERVER_TOOLS,
     SHAKY,
     SLOW_KILLER,
@@ -125,6 +128,19 @@ def involve_people(orders: dict[str, Order], rng: Random) -> None:
         order.on_await_expired = rng.choice(("deny", "deny", "end"))
         order.grant_ttl_s = rng.choice((900.0, 900.0, 0.5))
         order.in_doubt = rng.choice(("report", "ask"))
+
+
+def leave_questions(orders: dict[str, Order], rng: Random) -> None:
+    """Has tools of some of the runs ask people, or fail for want of something, and every doubt put to a person."""
+    for order in orders.values():
+        if order.poison or rng.random() < 0.2:
+            continue
+        order.tools += tuple(rng.sample((ASKS_BACK, LACKS), rng.randrange(1, 3)))
+        order.await_timeout_s = rng.choice((None, None, 3.0, 60.0))
+        order.on_await_expired = rng.choice(("deny", "deny", "end"))
+        order.in_doubt = "ask"
+        lacking: MissingFields | None = rng.choice((None, "finalize", "await_clarification", "await_clarification"))
+        order.policy = replace(order.policy or PolicyRule(), on_missing_fields=lacking)
 
 
 def set_policies(orders: dict[str, Order], rng: Random) -> None:

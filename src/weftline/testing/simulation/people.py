@@ -90,7 +90,7 @@ class People:
             return self._truth(one, body.call)
         if rng.random() < 0.2:
             return Answer(outcome="denied", reason="no")
-        if one.kind == "question":
+        if one.kind in ("question", "clarification"):
             return Answer(outcome="answered", value=f"answer {rng.random()}")
         kind = rng.random()
         if kind < 0.2:

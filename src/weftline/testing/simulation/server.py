@@ -23,6 +23,8 @@ from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wire
 from weftline.testing.simulation.tools import tools_of
 from weftline.testing.simulation.trace import Trace, require
 from weftline.testing.simulation.world import Life
+from weftline.workspace.context import Workspaces
+from weftline.workspace.firing import ScheduleAlarm, Start, Started
 
 T = TypeVar("T")
 
@@ -61,6 +63,9 @@ class Build:
             store, models=catalog(life), tools=tools_of(life), clock=clock, limits=LIMITS, carry_out=life.carry_out
         )
 
+    def alarm(self, at: Workspaces, *, start: Start, started: Started) -> ScheduleAlarm:
+        return ScheduleAlarm(at, start=start, started=started)
+
 
 class Up(Struct):
     """When one life of the server could be reached, in virtual seconds."""
@@ -91,6 +96,9 @@ class Server:
         self._outside: set[asyncio.Task[Any]] = set()
         self._up = asyncio.Event()
         self._down = asyncio.Event()
+        self.beside: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
+        """What a process does besides driving runs."""
+        self._besides: asyncio.Task[None] | None = None
         self.life = new_life(0)
         self.engine: EmbeddedEngine | None = None
         self.lives = 0
@@ -141,6 +149,8 @@ class Server:
             touched = after.get(key) != row and not (row.due_at is not None and row.due_at <= now)
             require("C7", not touched, f"run {key} was parked as {row} and a start made it {after.get(key)}")
         self.engine = engine
+        if self.beside is not None:
+            self._besides = self._inside(self.beside(engine, store))
         self._up.set()
 
     def crash(self, why: str) -> None:
@@ -162,6 +172,8 @@ class Server:
         self._up.clear()
         self.engine = None
         self.times[life.number].until_s = self._loop.time()
+        if self._besides is not None:
+            self._besides.cancel()
         stopping = self._inside(engine.stop(drain_s=drain_s))
         await asyncio.wait([stopping])
         if not life.dead:

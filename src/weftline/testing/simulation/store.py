@@ -205,6 +205,9 @@ class SimulatedLog:
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
         return await self._wires.read(self.inner.page(key, after=after, max_bytes=max_bytes))
 
+    async def log_size(self, key: int) -> int:
+        return await self._wires.read(self.inner.log_size(key))
+
     async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
         return await self._wires.read(self.inner.under_way(after=after, limit=limit))
 

@@ -8,6 +8,8 @@ from random import Random
 from msgspec import Raw
 
 from weftline.canonical import canonical_value
+from weftline.failure import Hint
+from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -31,6 +33,10 @@ SERVER_TOOLS = ("look", "scan", "save", "move", "shift", "pay", "send")
 ASKING = ("refund", "rent")
 """A person has to approve each of their calls."""
 ASKS_A_QUESTION = "consult"
+ASKS_BACK = "inquire"
+"""Asks a person something while it runs, and the answer is its result."""
+LACKS = "fill"
+"""Fails because something is missing that a person may know."""
 CODE = "code"
 """Asks for calls of the run's other tools while it runs."""
 BOOKKEEPING = "jot"
@@ -58,6 +64,8 @@ def tools_of(life: Life) -> dict[str, Tool]:
         AskingTool(life, "refund", "once"),
         AskingTool(life, "rent", "idempotent", concurrent=True),
         AskingTool(life, ASKS_A_QUESTION, "read", concurrent=True),
+        InquiringTool(life, ASKS_BACK, "idempotent", concurrent=True),
+        LackingTool(life, LACKS, "idempotent"),
         BookkeepingTool(life, BOOKKEEPING, "idempotent", concurrent=True),
         SimCode(life, CODE, "read"),
         SimTool(life, KILLER, "read"),
@@ -112,7 +120,7 @@ class SimTool:
                     raise asyncio.CancelledError  # of something within the tool, not of the tool
                 raise ToolFailed(f"{self.spec.name} {execution.number}")
             execution.ended = "returned"
-            return ToolOutput.of(f"{self.spec.name} {execution.number}")
+            return self._result(execution)
         except asyncio.CancelledError:
             if not life.dead and rng.random() < life.manners.stubborn:
                 await asyncio.sleep(1.0)
@@ -120,6 +128,9 @@ class SimTool:
         finally:
             execution.ended = execution.ended or ("crashed" if life.dead else "cut")
             life.trace.note(f"tool: execution {execution.number} {execution.ended}")
+
+    def _result(self, execution: Execution) -> ToolOutput:
+        return ToolOutput.of(f"{self.spec.name} {execution.number}")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         life = self._life
@@ -157,6 +168,23 @@ class SimTool:
 
 class BookkeepingTool(SimTool):
     bookkeeping = True
+
+
+class InquiringTool(SimTool):
+    def _result(self, execution: Execution) -> ToolOutput:
+        if self._life.rng.random() < 0.3:
+            return super()._result(execution)
+        execution.ended = "asked"
+        return ToolOutput((), asks=AskBody(f"{self.spec.name} {execution.number}?"))
+
+
+class LackingTool(SimTool):
+    def _result(self, execution: Execution) -> ToolOutput:
+        if self._life.rng.random() < 0.3:
+            return super()._result(execution)
+        execution.ended = "failed"
+        hint = Hint("missing_fields", missing_fields=("n",), clarifying_question=f"Which {execution.number}?")
+        raise ToolFailed(f"{self.spec.name} {execution.number}", kind="invalid_call", hint=hint)
 
 
 class SimCode(SimTool):

@@ -43,6 +43,8 @@ async def runs_of_a_thread_move_one_after_another(subject: Subject) -> None:
     assert result.promoted is None and await records.read(active_run(thread)) is None
     assert await log.thread_messages(thread) == [b"q1", b"a1", b"q2"]
     assert await log.thread_size(thread) == 6
+    assert await log.log_size(1) == sum(len(fact.head) + len(fact.body) for fact in await log.facts(1)) > 0
+    assert await log.log_size(99) == 0
     (result,) = await commit(log, chain_of(log, 4, workspace, thread=thread).create())
     assert not result.queued and await due_times(log, 4) == [0]
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY = "weftline/idempotency-key"
+_NO_QUESTIONS = "no back-channel for server-initiated requests"
+"""What servers made with the official package say if a tool asks in a revision that has no such thing."""
 """Where a server finds the key in the metadata of a call: the same whenever the call is repeated."""
 MAX_TOOLS = 2000
 _STINT = 10
@@ -195,6 +197,12 @@ class McpTool(RemoteTool):
 
         from weftline.tools.mcp.http import BROKEN, UNREADABLE
 
+        if error is not None and _NO_QUESTIONS in error.message:
+            logger.warning(
+                "the MCP tool %s asks something during its calls, which no server can in revision 2026-07-28:"
+                ' give mcp(…, revision="2025-11-25")',
+                self.name,
+            )
         lost = error is None or error.code in (BROKEN, CONNECTION_CLOSED, UNREADABLE)
         in_doubt = lost and self.effect not in ("read", "idempotent")
         reason = prompts.MCP_UNREADABLE if error is None else error.message
@@ -345,8 +353,8 @@ def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
     """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
         tool or f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
-        description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
-        explanation=f"The MCP server {ref} is unavailable: {reason} Go on without its tools.",
+        description=prompts.mcp_stand_in(ref),
+        explanation=prompts.mcp_unavailable(ref, reason),
     )
 
 

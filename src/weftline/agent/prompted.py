@@ -1,0 +1,74 @@
+"""What an engine can do with the prompts of its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weftline.agent.prompting import PromptOverride, checked_override
+from weftline.agent.sources import AgentTools
+from weftline.agent.threads import Thread
+from weftline.runtime import ids
+from weftline.workspace.context import Workspaces
+
+if TYPE_CHECKING:
+    from weftline.runtime.embedded import EmbeddedEngine
+
+T = TypeVar("T")
+
+
+class PromptedRuns:
+    """The part of `Engine` that is about that."""
+
+    workspaces: Workspaces
+    _workspace: int
+    _tools: AgentTools
+
+    if TYPE_CHECKING:
+
+        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def runtime(self) -> EmbeddedEngine: ...
+        def thread(self, name: str) -> Thread: ...
+
+    async def override_prompt(
+        self,
+        prompt_id: str,
+        template: str,
+        *,
+        thread: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        version: str = "",
+        by: str = "",
+    ) -> PromptOverride:
+        """Has a prompt say something else from its next rendering on, also in runs that are under way.
+
+        It is for the runs of a `thread`, by its name or its id, for runs with all of these `labels`, for both or for
+        all. Of those that fit a run the one for its thread counts, else the one with the most labels, and of these the
+        newest. Raises `InvalidRequest` for a template that is none.
+        """
+
+        async def work() -> PromptOverride:
+            at = self.workspaces
+            scope = None if thread is None else await self._thread_id(thread)
+            one = checked_override(
+                prompt_id, template, thread=scope, labels=labels, version=version, by=by, at=at.clock.now_us()
+            )
+            await self._tools.overrides.add(at.records, self._workspace, one)
+            return one
+
+        return await self.at_home(work)
+
+    async def prompt_overrides(self, prompt_id: str | None = None) -> list[PromptOverride]:
+        """All that was ever set for a prompt, or for any, the newest first."""
+
+        async def work() -> list[PromptOverride]:
+            known = await self._tools.overrides.of(self.workspaces.records, self._workspace)
+            return [one for one in known if prompt_id in (None, one.prompt_id)]
+
+        return await self.at_home(work)
+
+    async def _thread_id(self, thread: str) -> str:
+        if ids.parse(thread, prefix="ses_") is not None:
+            return thread
+        host = await self.runtime()
+        return await host.session_id(await self.thread(thread).key()) or thread

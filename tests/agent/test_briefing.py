@@ -1,0 +1,150 @@
+"""What a subagent is told, and arguments that make no task for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+
+from weftline import Agent, Engine, ToolFailed
+from weftline.messages import User
+from weftline.store.base import RunFilter
+from weftline.testing import ScriptedModel, calls
+
+
+class Query(BaseModel):
+    topic: str = Field(description="What it is about.", min_length=2)
+    depth: int = 3
+    language: str | None = None
+
+
+def brief(topic: str, depth: int = 3) -> str:
+    """Makes a task.
+
+    Args:
+        topic: What it is about.
+    """
+    if topic == "nothing":
+        return ""
+    return f"Dig {depth} m for {topic}."
+
+
+def about(topic: str) -> str:
+    return f"About {topic}."
+
+
+def asking(*turns: Any, **options: Any) -> tuple[Agent[Any, Any], ScriptedModel, ScriptedModel]:
+    below, above = ScriptedModel(["Found."]), ScriptedModel([*turns, "Done."])
+    digger = Agent(below, name="digger", instructions="You dig.")
+    return Agent(above, name="boss", tools=[digger.as_tool("Digs.", **options)]), above, below
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "told"),
+    [
+        ({}, {"task": "Dig."}, "Dig."),
+        ({"template": "Find {topic}.", "prompt": brief}, {"topic": "tin"}, "Find tin."),
+        ({"template": "{depth}: {topic}", "args": Query}, {"topic": "tin"}, "3: tin"),
+        ({"text": "Do as always.", "prompt": brief}, {}, "Do as always."),
+        ({"text": "Do as always.", "args": Query}, {"topic": "tin"}, "Do as always."),
+        ({"prompt": brief}, {"topic": "tin"}, "Dig 3 m for tin."),
+        ({"prompt": about, "args": Query}, {"topic": "tin"}, "About tin."),
+        ({"args": Query}, {"topic": "tin", "depth": 4}, '{"depth":4,"language":null,"topic":"tin"}'),
+    ],
+)
+async def test_a_subagent_is_told_one_thing_made_by_the_first_way_that_is_given(
+    options: dict[str, Any], args: dict[str, Any], told: str
+) -> None:
+    agent, _, below = asking(calls("digger", **args), **options)
+    await agent.run("Go.")
+    (request,) = below.requests
+    (said,) = request.messages
+    assert isinstance(said, User) and said.text == told
+    assert request.system == "You dig."
+
+
+async def test_a_tool_may_give_its_agent_other_instructions() -> None:
+    agent, _, below = asking(calls("digger", task="Dig."), instructions="Dig gently.")
+    await agent.run("Go.")
+    assert below.requests[0].system == "Dig gently."
+
+
+async def test_the_parameters_of_the_tool_are_those_of_its_arguments() -> None:
+    schemas: list[dict[str, Any]] = []
+    for options in ({"args": Query}, {"prompt": brief}, {"template": "{a} {b} {a}"}, {"text": "Go."}):
+        agent, above, _ = asking(**options)
+        await agent.run("Go.")
+        (tool,) = above.requests[0].tools
+        schemas.append({"schema": tool.parameters, "about": tool.description})
+    model, function, template, text = [msgspec.json.decode(one["schema"]) for one in schemas]
+    assert model["properties"]["topic"] | {"title": ""} == {
+        "description": "What it is about.",
+        "minLength": 2,
+        "type": "string",
+        "title": "",
+    }
+    assert model["required"] == ["topic"] and set(model["properties"]) == {"topic", "depth", "language"}
+    assert set(function["properties"]) == {"topic", "depth"} and function["required"] == ["topic"]
+    assert list(template["properties"]) == ["a", "b"] and template["required"] == ["a", "b"]
+    assert text.get("properties", {}) == {}
+    assert {one["about"] for one in schemas} == {"Digs."}
+
+
+def refuse(topic: str) -> str | None:
+    if topic == "worms":
+        raise ToolFailed("no worms")
+    return None if topic != "gold" else "There is no gold."
+
+
+@pytest.mark.requirement("run.child.refused")
+@pytest.mark.parametrize(
+    ("options", "args", "reason", "words"),
+    [
+        ({"args": Query}, {"topic": 7}, "invalid_arguments", "topic"),
+        ({"args": Query}, {}, "missing_fields", "topic"),
+        ({"args": Query, "check": refuse}, {"topic": "gold"}, "invalid_arguments", "There is no gold."),
+        ({"args": Query, "check": refuse}, {"topic": "worms"}, "invalid_arguments", "no worms"),
+        ({"template": "In {language}.", "args": Query}, {"topic": "tin"}, "missing_fields", "language must be given"),
+        ({"template": "{depth:z}", "args": Query}, {"topic": "tin"}, "invalid_arguments", "could not be started"),
+        ({"prompt": brief}, {"topic": "nothing"}, "invalid_arguments", "nothing to say"),
+    ],
+)
+async def test_arguments_that_make_no_task_are_an_error_with_a_hint_and_no_child_is_there(
+    options: dict[str, Any], args: dict[str, Any], reason: str, words: str
+) -> None:
+    agent, _, below = asking(calls("digger", **args), **options)
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        (call,) = (await run.result()).calls
+        assert await engine.store.log.count_runs(RunFilter()) == 1
+    assert not call.ok and words in str(call.result) and below.requests == []
+    assert call.failure is not None and call.failure.hint is not None
+    hint = call.failure.hint
+    assert (hint.reason, hint.tool, hint.restrict_to_tool) == (reason, "digger", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"template": "{a}", "text": "b"}, "a template or a text, not both"),
+        ({"template": ""}, "template is empty"),
+        ({"template": "{a.b}"}, "template may name arguments"),
+        ({"template": "{a"}, "template is not a template"),
+        (
+            {"template": "{topik}", "args": Query},
+            "template names {topik}, which is not an argument of it.",
+        ),
+        ({"text": " "}, "text is empty"),
+    ],
+)
+def test_a_way_that_could_not_work_is_refused_when_the_tool_is_made(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        asking(**options)
+    assert words in str(refused.value)
+
+
+def test_what_is_not_a_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="check is a function, not str"):
+        asking(check="no")  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,116 @@
+"""What a call comes to that a run of its own has carried out: its answer, what it took, and where to find it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from weftline import Agent, Bounded, Engine, ServerData, ToolContext, ToolFailed, tool
+from weftline.events import CallFinished, CallOpened
+from weftline.testing import ScriptedModel, calls
+
+
+@tool(effect="read")
+def look(ok: bool = True) -> str:
+    """Looks."""
+    if not ok:
+        raise ToolFailed("nothing there")
+    return "seen"
+
+
+@tool
+async def hold() -> str:
+    """Never returns."""
+    await asyncio.Event().wait()
+    return ""
+
+
+USED = {"usage": {"input": 30, "output": 4}}
+
+
+def boss(*turns: Any, tools: Any = (look, hold), **options: Any) -> Agent[Any, Any]:
+    helper = Agent(ScriptedModel(list(turns)), name="helper", tools=list(tools), **options)
+    return Agent(ScriptedModel([calls("helper", task="Go."), "Done."]), name="boss", tools=[helper.as_tool("Helps.")])
+
+
+@pytest.mark.requirement("run.child.result")
+@pytest.mark.parametrize(
+    ("turns", "made", "status"),
+    [
+        ([{"text": "Found.", **USED}], 0, "succeeded"),
+        ([calls("look"), calls(("look", {}), ("look", {"ok": False})), {"text": "Found.", **USED}], 3, "succeeded"),
+        ([calls("look", ok=False), {"text": "Found.", **USED}], 1, "succeeded"),
+        ([calls("look"), {"error": {"class": "auth", "message": "no key"}, **USED}], 1, "failed"),
+        ([calls("look"), calls("hold")], 2, "cancelled"),
+    ],
+    ids=["no tools", "tools", "all failed", "it failed", "it was cancelled"],
+)
+async def test_a_childs_answer_is_the_result_with_a_link_to_it_and_what_it_took(
+    turns: list[Any], made: int, status: str
+) -> None:
+    async with Engine() as engine:
+        run = await engine.start(boss(*turns), "Go.")
+        child, events = "", list[Any]()
+        async for event in run.events(children=True):
+            events.append(event)
+            if isinstance(event, CallOpened) and event.run_id != run.id:
+                child = event.run_id
+                if event.name == "hold":
+                    await engine.attach(child).cancel()
+        result = await run.result()
+        (call,) = result.calls
+        assert (result.text, result.status) == ("Done.", "succeeded"), "the parent goes on"
+        assert call.ok == (status == "succeeded") and (call.result == "Found." or not call.ok)
+        (event,) = [one for one in events if isinstance(one, CallFinished) and one.run_id == run.id]
+        link = event.child
+        assert link is not None and link == call.child
+        assert (link.agent, link.parent_run_id, link.parent_call_id) == ("helper", run.id, call.id)
+        assert link.calls == made and link.run_id == (child or link.run_id) != run.id
+        assert await engine.attach(link.run_id).status() == status
+        whole, own = result.usage, result.own_usage
+        assert call.telemetry.tokens_used == whole.input + whole.output - own.input - own.output
+        assert call.telemetry.duration_ms is not None and call.telemetry.extra["turns"] >= 1
+
+
+class Report(BaseModel):
+    title: str
+
+
+@tool(effect="read", terminal=True, bounded=True)
+def submit(title: str, context: ToolContext) -> Any:
+    """Ends the run."""
+    context.server_data.append(ServerData("chart", [1, 2], "timeline"))
+    return Bounded(value={"title": title}, returned=1, total=9, truncated=True, refinement_hint="Name a month.")
+
+
+@tool(effect="read", terminal=True)
+def submit_number() -> int:
+    """Ends the run otherwise."""
+    return 7
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_a_child_may_end_with_the_result_of_a_terminal_tool(typed: bool) -> None:
+    options: dict[str, Any] = {"output": Report} if typed else {}
+    agent = boss(calls("submit", title="Rents"), tools=[submit], **options)
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        result = await run.result()
+        (call,) = result.calls
+        assert call.ok and '"title"' in call.result and "Rents" in call.result
+        assert call.bounds is not None and (call.bounds.returned, call.bounds.total) == (1, 9)
+        assert [one.kind for one in call.server_data] == ["chart"]
+        assert call.child is not None and call.child.calls == 1
+        assert result.text == "Done."
+
+
+async def test_one_that_is_of_another_type_than_the_childs_answers_is_an_error_of_the_call() -> None:
+    agent = boss(calls("submit_number"), tools=[submit_number], output=Report)
+    async with Engine() as engine:
+        result = await (await engine.start(agent, "Go.")).result()
+    (call,) = result.calls
+    assert not call.ok and "a result of another type" in call.result and result.text == "Done."
+    assert call.failure is not None and call.failure.kind == "malformed_result"
