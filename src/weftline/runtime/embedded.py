@@ -67,6 +67,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
@@ -95,6 +96,7 @@ class EmbeddedEngine(StoredRuns):
         model_timeout_s: float = MODEL_TIMEOUT_S,
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
+        max_recoveries: int = MAX_RECOVERIES,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -107,6 +109,7 @@ class EmbeddedEngine(StoredRuns):
         self._model_timeout_s = model_timeout_s
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
+        self._max_recoveries = max_recoveries
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._next_key = 0
@@ -144,6 +147,7 @@ class EmbeddedEngine(StoredRuns):
             new_driver=new_driver,
             knows=self._is_at_home,
             ledger=ledger,
+            max_recoveries=self._max_recoveries,
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
