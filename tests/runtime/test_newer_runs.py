@@ -27,7 +27,7 @@ SCRIPTS: dict[str, Any] = {
 CLOSED = b'{"type":"call.closed","turn":0,"index":0,"id":"call_0_0","name":"ask","how":"foretold"}'
 FAILED = b'{"type":"attempt.failed","turn":0,"attempt":1,"cls":"x","reason":"preempted"}'
 NEWS = {
-    "a kind": ("await.opened", b'{"type":"await.opened"}'),
+    "a kind": ("mind.changed", b'{"type":"mind.changed"}'),
     "a field": ("run.paused", b'{"type":"run.paused","by":"x"}'),
     "a way to close": ("call.closed", CLOSED),
     "a reason to end": ("final.forced", b'{"type":"final.forced","reason":"budget"}'),
@@ -66,6 +66,7 @@ def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
     run.items[place] = Stored(item.seq, item.at, item.kind, item.head, item.body.replace(old, new))
 
 
+@pytest.mark.requirement("run.log.newer_entry")
 @pytest.mark.parametrize("name", [*NEWS, "a part of a message", "a part of the plan"])
 async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage_otherwise(name: str) -> None:
     disk = MemoryDisk()

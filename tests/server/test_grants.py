@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from commands import weftline_beside
+from weftline.client import AsyncClient
+from weftline.testing import ServerProcess
 
 from .kit import Api, Json, check_error, of_type
 from .test_awaits import TOOLS, YES, answer
@@ -44,7 +50,9 @@ async def test_nothing_that_a_client_can_send_besides_lets_a_call_run_that_needs
     assert (await api.get(f"agent-runs/{run}/grants")).json == {"grants": []}
 
 
-async def test_what_was_granted_is_listed_with_who_gave_it_and_which_call_used_it(api: Api) -> None:
+async def test_what_was_granted_is_listed_with_who_gave_it_and_which_call_used_it(
+    api: Api, server: ServerProcess
+) -> None:
     run = await api.start("pay_twice", tools=TOOLS)
     async with api.stream(run) as stream:
         asked = await stream.until("await_opened")
@@ -59,3 +67,16 @@ async def test_what_was_granted_is_listed_with_who_gave_it_and_which_call_used_i
     assert grant["digest"] != grant["shownDigest"] == asked["digest"]
     assert grant["at"] < grant["expiresAt"]
     check_error(await api.get("agent-runs/run_1000000000000000/grants"), 404, "not_found")
+
+    async with AsyncClient(api_key=api.key, workspace=api.slug, base_url=api.url) as client:
+        (told,) = await client.grants(run)
+    assert (told.await_id, told.args, told.shown_args) == (grant["awaitId"], grant["args"], grant["shownArgs"])
+    assert [use.call_id for use in told.used] == calls and told.expires_at > told.at
+    at_server = {"WEFTLINE_API_KEY": api.key, "WEFTLINE_BASE_URL": api.url, "WEFTLINE_DB": None}
+    in_store = {"WEFTLINE_API_KEY": None, "WEFTLINE_BASE_URL": None, "WEFTLINE_DB": str(server.db)}
+    for env in (at_server, in_store):
+        listed = await weftline_beside("grants", run, "--json", env=env)
+        (shown,) = json.loads(listed.out)
+        assert shown == {"ref": f"{run}/{grant['awaitId']}", **grant}
+        missing = await weftline_beside("grants", "run_1000000000000000", env=env)
+        assert missing.code == 1 and len(missing.err.splitlines()) == 1

@@ -53,6 +53,11 @@ async def test_a_message_that_a_run_cannot_take_is_refused(api: Api) -> None:
     for body, path in refused:
         error = check_error(await api.post(f"agent-runs/{run}/messages", body), 400, "invalid_request")
         assert [issue["path"] for issue in error["issues"]] == [path]
+    for bomb in (b'{"text": "\\ud800", "labels": {"\\udfff": "\\ud800"}}', b"{", b"[]", b'{"text": NaN}', b"\xff"):
+        reply = await api.post(f"agent-runs/{run}/messages", data=bomb)
+        assert reply.status in (200, 400), reply.body
+    large = await api.post(f"agent-runs/{run}/messages", data=b" " * (5 * 1024 * 1024))
+    check_error(large, 413, "body_too_large")
     odd = await api.post(f"agent-runs/{run}/messages", {"text": "a", "lable": {}})
     assert [warning["path"] for warning in odd.json["warnings"]] == ["lable"]
     await api.cancel(run)

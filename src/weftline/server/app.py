@@ -136,9 +136,9 @@ class App:
             await self._serve(request)
         finally:
             took_ms = (monotonic() - began_s) * 1000
-            told = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
+            extra = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
             access.debug(
-                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=told
+                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
             )
 
     async def _serve(self, request: Request) -> None:

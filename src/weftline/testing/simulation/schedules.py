@@ -117,7 +117,8 @@ class Schedules:
                 if loop.time() > over_s:
                     raise Violation("T2", f"{one.id} was due at {row.next_at}, and nothing has become of it")
                 await asyncio.sleep(1.0)
-            one.until = self._clock.now_us() + 1 if row.next_at is None else row.next_at
+            # The clock may have been set back since its only time has come.
+            one.until = max(self._clock.now_us(), one.timing.at or 0) + 1 if row.next_at is None else row.next_at
             one.last = row.last_at, row.last_run
             self._disk.write(schedules.move(one.key, next_at=None))
 
