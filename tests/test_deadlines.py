@@ -63,3 +63,19 @@ def test_an_error_of_the_work_passes_and_leaves_no_timer_behind() -> None:
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+def test_lengths_that_nobody_needs_any_more_are_forgotten() -> None:
+    async def main() -> int:
+        deadlines = Deadlines()
+        for number in range(1000):  # what is left of a budget is another time for each call
+            async with deadlines.after(1 + number / 1000):
+                pass
+        await asyncio.sleep(3)
+        return len(deadlines)
+
+    loop = VirtualLoop()
+    try:
+        assert loop.run_until_complete(main()) == 0
+    finally:
+        loop.close()

@@ -43,6 +43,7 @@ CONSTANTS: dict[str, str] = {
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
     "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
+    "MCP_NO_CONNECTION": "It was not asked: the workspace has as many MCP connections in use as it may have.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
@@ -53,7 +54,7 @@ CONSTANTS: dict[str, str] = {
     "CALCULATE_BY_ZERO": "Division by zero.",
     "CALCULATE_TOO_LARGE": "The result is too large.",
     "CALCULATE_TOO_DEEP": "The expression is nested too deeply.",
-    "CALCULATE_NUMBERS_ONLY": "Only numbers can be calculated with.",
+    "CALCULATE_NUMBERS_ONLY": "Only numbers can be used in a calculation.",
 }
 INSTRUCTIONS: dict[FinalReason, str] = {
     "loop_detected": "You keep making the same tool calls, so tools are no longer available. Give your best final "
@@ -335,6 +336,26 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "or say in your answer that this is uncertain.",
     ),
     ("agent_request_failed", ("peer", "no."), {"in_doubt": False}, "peer failed: no."),
+    (
+        "mcp_stand_in",
+        ("files",),
+        {},
+        "The MCP server files could not be reached, so its tools are missing. Call this to learn why.",
+    ),
+    (
+        "mcp_unavailable",
+        ("files", "It hung up."),
+        {},
+        "The MCP server files is unavailable: It hung up. Go on without its tools.",
+    ),
+    (
+        "delegate_over_a2a",
+        ("peer",),
+        {},
+        "Delegate a task to the peer agent over A2A. Pass the full task as a single message.",
+    ),
+    ("delegate", ("Ada", "Counts things."), {}, "Delegate a task to Ada: Counts things."),
+    ("delegate", ("Ada", ""), {}, "Delegate a task to Ada"),
     ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
     (
         "agent_waits",
@@ -347,7 +368,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "agent_task_lost",
         ("peer", "no such task."),
         {},
-        "peer accepted the task, but its outcome cannot be had: no such task. Do not repeat the call: "
+        "peer accepted the task, but its outcome could not be retrieved: no such task. Do not repeat the call: "
         "find out in another way whether it took effect, "
         "or say in your answer that this is uncertain.",
     ),
@@ -444,7 +465,10 @@ def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
     speakers = ("ToolFailed", "ToolOutput.of", "InvalidArguments", "Issue")
 
     def spoken(node: ast.AST) -> Sequence[ast.expr]:
-        return node.args if isinstance(node, ast.Call) and ast.unparse(node.func) in speakers else ()
+        if not isinstance(node, ast.Call):
+            return ()
+        described = [one.value for one in node.keywords if one.arg in ("description", "explanation")]
+        return [*node.args, *described] if ast.unparse(node.func) in speakers else described
 
     assert _sentences("tools", spoken) == []
 

@@ -24,10 +24,10 @@ def test_the_texts_are_these() -> None:
     assert prompts.CODE_PARAMETER == "The code, complete. It knows nothing of code that ran before."
     assert prompts.LANGUAGE_PARAMETER == "The language of the code."
     assert prompts.out_of_time(30) == (
-        "The code ran for 30 seconds, not counting the calls that it waited for, which is all it may."
+        "The code ran for 30 seconds, not counting the calls that it waited for, which is the limit."
     )
-    assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is all it may."
-    assert prompts.tool_out_of_time(1.0) == "The code ran for 1 second, which is all it may."
+    assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is the limit."
+    assert prompts.tool_out_of_time(1.0) == "The code ran for 1 second, which is the limit."
     assert prompts.no_turn(300) == (
         "The code did not begin: other code has kept this server busy for 300 seconds. Try again later."
     )

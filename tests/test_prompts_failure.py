@@ -20,7 +20,7 @@ def test_the_texts_are_these() -> None:
         "About the result of price: Prices are net. This is for you alone: do not mention it."
     )
     assert prompts.after_failure(Hint("timeout", tool="pay")) == (
-        "A call of pay failed (timeout)\nThis is for you alone: do not mention it."
+        "A call to pay failed (timeout)\nThis is for you alone: do not mention it."
     )
     assert prompts.after_truncated("list", Bounds(3, 9, True, "c2"), cursor="cursor") == (
         "The result of list is not whole: 3 returned, 9 in total.\n"
@@ -29,7 +29,7 @@ def test_the_texts_are_these() -> None:
     )
     assert prompts.after_truncated("list", Bounds(3, refinement_hint="Name a month."), cursor="") == (
         "The result of list is not whole: 3 returned, unknown in total.\n"
-        "To get less: Name a month.\n"
+        "To narrow it down: Name a month.\n"
         "This is for you alone: do not mention it."
     )
     assert prompts.broken_bounds("list", "it is not a JSON object") == (
@@ -46,8 +46,8 @@ def test_the_texts_are_these() -> None:
         clarifying_question="How much?",
     )
     assert prompts.after_failure(whole) == (
-        "A call of pay failed (missing_fields): It lacks a sum.\n"
-        "What is open: How much?\n"
+        "A call to pay failed (missing_fields): It lacks a sum.\n"
+        "Open question: How much?\n"
         'An example of its arguments: {"sum":5}\n'
         "Your arguments were: {}\n"
         "If you try again, call pay and no other tool in its place.\n"

@@ -121,7 +121,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ),
     ("command_ended", (1, 20), {}, "(exit 1, 20ms)"),
     ("timeout_limit", (600.0,), {}, "timeout_s must be more than 0 and at most 600."),
-    ("todo_too_long", (9, 8), {}, "The list was not changed: it may have 9 items of 8 characters each."),
+    (
+        "todo_too_long",
+        (9, 8),
+        {},
+        "The list was not changed: it may have at most 9 items, of at most 8 characters each.",
+    ),
 ]
 
 

@@ -23,7 +23,7 @@ def test_the_texts_are_these() -> None:
         "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
     )
     assert prompts.not_askable("pay", "no amount") == (
-        "Not executed: pay needs a person's approval, and the question could not be put: no amount"
+        "Not executed: pay needs a person's approval, and the question could not be asked: no amount"
     )
     assert prompts.NOT_ANSWERED_IN_TIME == (
         "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."

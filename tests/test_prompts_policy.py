@@ -8,22 +8,20 @@ from weftline import prompts_policy as prompts
 def test_the_texts_are_these() -> None:
     assert prompts.excluded("pay") == ("The tool pay is not available in this run. Continue with the tools that are.")
     assert prompts.withheld("pay") == (
-        "The tool pay failed in the turn before and is not available in this one. Continue without it."
+        "The tool pay failed in the previous turn and is not available in this one. Continue without it."
     )
     assert prompts.over_call_cap(3) == "Not run: the calls of this turn do not fit in the run's limit of 3 tool calls."
     assert prompts.over_turn_limit(2) == (
         "Not run: at most 2 tool calls of a turn are carried out. Call the tool again if you still need it."
     )
-    assert prompts.policy_failed("pay") == (
-        "The call of pay was not run, because it could not be checked whether it is allowed."
-    )
+    assert prompts.policy_failed("pay") == ("Not run: it could not be determined whether pay may be called.")
     assert prompts.over_budget("run") == "Not run: the budget of the run does not leave room for this call."
     assert prompts.TOOLS_DISABLED == "Not run: tools have been disabled for this run."
     assert prompts.NO_TIME_TO_BEGIN == "Not run: the time budget of this run is used up."
     assert prompts.out_of_time("pay", in_doubt=False) == (
-        "The call of pay was cut off because the time budget of this run is used up."
+        "The call to pay was cut off because the time budget of this run is used up."
     )
     assert prompts.out_of_time("pay", in_doubt=True) == (
-        "The call of pay was cut off because the time budget of this run is used up."
+        "The call to pay was cut off because the time budget of this run is used up."
         " It may or may not have taken effect."
     )

@@ -19,7 +19,7 @@ CONSTANTS: dict[str, str] = {
     "NOT_RELATIVE": "its path must be relative to the directory of the skill",
     "PATH_TOO_LONG": "its path is too long",
     "OUTSIDE": "it is outside of the directory of the skill",
-    "LINKS_IN_A_CIRCLE": "its links lead in a circle",
+    "LINKS_IN_A_CIRCLE": "its links form a loop",
     "LINK_OUT": "it is a link that leads out of the directory of the skill",
     "NOT_OPENED": "it could not be opened",
 }

@@ -129,7 +129,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     only: tuple[str, ...] | None = None
     """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
     requested_by: str = ""
-    """Who asked for the run, by the name that the door gave them; "" if nobody said."""
+    """Who asked for the run, by the name that they were authenticated with; "" if nobody said."""
     digests: Digests | None = None
     """What it rests on besides this plan: code of the process that began it; None if there is none."""
     labels: dict[str, str] = {}

@@ -349,6 +349,26 @@ HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a he
 NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
 MCP_TIMED_OUT = "The server did not answer in time."
 MCP_UNREADABLE = "The server's answer does not follow the protocol."
+MCP_NO_CONNECTION = "It was not asked: the workspace has as many MCP connections in use as it may have."
+
+
+def mcp_stand_in(server: str) -> str:
+    """The description of the one tool that stands in for a server."""
+    return f"The MCP server {server} could not be reached, so its tools are missing. Call this to learn why."
+
+
+def mcp_unavailable(server: str, reason: str) -> str:
+    return f"The MCP server {server} is unavailable: {reason} Go on without its tools."
+
+
+def delegate_over_a2a(agent: str) -> str:
+    """The description of an agent as a tool."""
+    return f"Delegate a task to the {agent} agent over A2A. Pass the full task as a single message."
+
+
+def delegate(agent: str, about: str) -> str:
+    """The same for an agent that says what it is for."""
+    return f"Delegate a task to {agent}: {about}" if about else f"Delegate a task to {agent}"
 
 
 def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
@@ -389,7 +409,7 @@ def agent_waits(agent: str, question: str) -> str:
 
 
 def agent_task_lost(agent: str, reason: str) -> str:
-    return f"{agent} accepted the task, but its outcome cannot be had: {reason.rstrip('.')}. {_FIND_OUT}"
+    return f"{agent} accepted the task, but its outcome could not be retrieved: {reason.rstrip('.')}. {_FIND_OUT}"
 
 
 def answer_too_large(agent: str) -> str:
@@ -438,7 +458,7 @@ CALCULATE_NOT_ARITHMETIC = "That is not an arithmetic expression."
 CALCULATE_BY_ZERO = "Division by zero."
 CALCULATE_TOO_LARGE = "The result is too large."
 CALCULATE_TOO_DEEP = "The expression is nested too deeply."
-CALCULATE_NUMBERS_ONLY = "Only numbers can be calculated with."
+CALCULATE_NUMBERS_ONLY = "Only numbers can be used in a calculation."
 
 
 def fetch_refused(status: int, reason: str) -> str:

@@ -26,8 +26,6 @@ def diverged(before: str, now: str) -> str:
 
 
 NO_BYTES = "Bytes cannot be arguments of a tool: encode them as text."
-TOOL_ERROR = "ToolError"
-"""The name of the error that code gets when a tool fails."""
 
 
 def too_many_arguments(function: str, most: int, *, given: int) -> str:
@@ -114,7 +112,7 @@ LOG_CUT = "… (the rest of the log is left out)"
 
 
 def out_of_time(limit_s: float) -> str:
-    return f"The code ran for {_seconds(limit_s)}, not counting the calls that it waited for, which is all it may."
+    return f"The code ran for {_seconds(limit_s)}, not counting the calls that it waited for, which is the limit."
 
 
 def sandbox_missing(problem: str) -> str:
@@ -123,7 +121,7 @@ def sandbox_missing(problem: str) -> str:
 
 def tool_out_of_time(limit_s: float) -> str:
     """Of a stored tool of code."""
-    return f"The code ran for {_seconds(limit_s)}, which is all it may."
+    return f"The code ran for {_seconds(limit_s)}, which is the limit."
 
 
 def no_turn(waited_s: float) -> str:

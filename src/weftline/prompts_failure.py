@@ -35,9 +35,9 @@ def after_result(tool: str, text: str) -> str:
 
 
 def after_failure(hint: Hint) -> str:
-    lines = [f"A call of {hint.tool} failed ({hint.reason}): {hint.message}".rstrip(": ")]
+    lines = [f"A call to {hint.tool} failed ({hint.reason}): {hint.message}".rstrip(": ")]
     if hint.clarifying_question:
-        lines.append(f"What is open: {hint.clarifying_question}")
+        lines.append(f"Open question: {hint.clarifying_question}")
     if hint.example_input is not None:
         lines.append(f"An example of its arguments: {_json(hint.example_input)}")
     if hint.prior_input is not None:
@@ -58,7 +58,7 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
     if bounds.next_cursor and cursor:
         lines.append(f"For the rest, call it again with {cursor} set to {_json(bounds.next_cursor)}.")
     elif bounds.refinement_hint:
-        lines.append(f"To get less: {bounds.refinement_hint}")
+        lines.append(f"To narrow it down: {bounds.refinement_hint}")
     return _untagged("\n".join([*lines, _UNSPOKEN]))
 
 

@@ -217,4 +217,4 @@ EMPTY_TODO = "The list is empty."
 
 
 def todo_too_long(max_items: int, max_chars: int) -> str:
-    return f"The list was not changed: it may have {max_items} items of {max_chars} characters each."
+    return f"The list was not changed: it may have at most {max_items} items, of at most {max_chars} characters each."

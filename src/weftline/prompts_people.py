@@ -28,7 +28,7 @@ def nobody_asked(tool: str) -> str:
 
 
 def not_askable(tool: str, reason: str) -> str:
-    return f"Not executed: {tool} needs a person's approval, and the question could not be put: {reason}"
+    return f"Not executed: {tool} needs a person's approval, and the question could not be asked: {reason}"
 
 
 NOT_ANSWERED_IN_TIME = "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."

@@ -10,7 +10,7 @@ def excluded(tool: str) -> str:
 
 def withheld(tool: str) -> str:
     """A tool that is not offered for one turn, because of how it failed in the one before."""
-    return f"The tool {tool} failed in the turn before and is not available in this one. Continue without it."
+    return f"The tool {tool} failed in the previous turn and is not available in this one. Continue without it."
 
 
 def over_call_cap(limit: int) -> str:
@@ -22,7 +22,7 @@ def over_turn_limit(limit: int) -> str:
 
 
 def policy_failed(tool: str) -> str:
-    return f"The call of {tool} was not run, because it could not be checked whether it is allowed."
+    return f"Not run: it could not be determined whether {tool} may be called."
 
 
 def over_budget(level: str) -> str:
@@ -37,7 +37,7 @@ def out_of_time(tool: str, *, in_doubt: bool) -> str:
     """A call that had begun."""
     if in_doubt:
         return (
-            f"The call of {tool} was cut off because the time budget of this run is used up."
+            f"The call to {tool} was cut off because the time budget of this run is used up."
             " It may or may not have taken effect."
         )
-    return f"The call of {tool} was cut off because the time budget of this run is used up."
+    return f"The call to {tool} was cut off because the time budget of this run is used up."

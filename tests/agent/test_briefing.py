@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from weftline import Agent, Engine, ToolFailed
+from weftline import Agent, Engine, Prompt, ToolFailed
 from weftline.messages import User
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -38,13 +38,17 @@ def about(topic: str) -> str:
 def asking(*turns: Any, **options: Any) -> tuple[Agent[Any, Any], ScriptedModel, ScriptedModel]:
     below, above = ScriptedModel(["Found."]), ScriptedModel([*turns, "Done."])
     digger = Agent(below, name="digger", instructions="You dig.")
-    return Agent(above, name="boss", tools=[digger.as_tool("Digs.", **options)]), above, below
+    prompts = [Prompt("dig", "Please dig for {topic}."), Prompt("do", "Do it: {task}")]
+    return Agent(above, name="boss", tools=[digger.as_tool("Digs.", **options)], prompts=prompts), above, below
 
 
+@pytest.mark.requirement("run.child.message")
 @pytest.mark.parametrize(
     ("options", "args", "told"),
     [
         ({}, {"task": "Dig."}, "Dig."),
+        ({"prompt_id": "dig", "args": Query, "text": "No."}, {"topic": "tin"}, "Please dig for tin."),
+        ({"prompt_id": "do"}, {"task": "Dig."}, "Do it: Dig."),
         ({"template": "Find {topic}.", "prompt": brief}, {"topic": "tin"}, "Find tin."),
         ({"template": "{depth}: {topic}", "args": Query}, {"topic": "tin"}, "3: tin"),
         ({"text": "Do as always.", "prompt": brief}, {}, "Do as always."),
@@ -65,6 +69,7 @@ async def test_a_subagent_is_told_one_thing_made_by_the_first_way_that_is_given(
     assert request.system == "You dig."
 
 
+@pytest.mark.requirement("run.child.message")
 async def test_a_tool_may_give_its_agent_other_instructions() -> None:
     agent, _, below = asking(calls("digger", task="Dig."), instructions="Dig gently.")
     await agent.run("Go.")
@@ -109,6 +114,8 @@ def refuse(topic: str) -> str | None:
         ({"template": "In {language}.", "args": Query}, {"topic": "tin"}, "missing_fields", "language must be given"),
         ({"template": "{depth:z}", "args": Query}, {"topic": "tin"}, "invalid_arguments", "could not be started"),
         ({"prompt": brief}, {"topic": "nothing"}, "invalid_arguments", "nothing to say"),
+        ({"prompt_id": "dig"}, {"task": "Dig."}, "invalid_arguments", "needs 'topic'"),
+        ({"prompt_id": "dug", "args": Query}, {"topic": "tin"}, "invalid_arguments", "no prompt 'dug'"),
     ],
 )
 async def test_arguments_that_make_no_task_are_an_error_with_a_hint_and_no_child_is_there(
@@ -125,6 +132,7 @@ async def test_arguments_that_make_no_task_are_an_error_with_a_hint_and_no_child
     assert (hint.reason, hint.tool, hint.restrict_to_tool) == (reason, "digger", True)
 
 
+@pytest.mark.requirement("run.child.message")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

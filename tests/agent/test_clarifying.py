@@ -157,7 +157,7 @@ async def test_without_a_rule_the_hint_is_shown_and_the_run_goes_on(rule: Any) -
     agent, model = scripted(calls("forecast"), tools=[forecast], policy=Policy(on_missing_fields=rule))
     result = await agent.run("Go.")
     assert (result.text, result.reason) == ("Done.", "")
-    assert "A call of forecast failed (missing_fields)" in str(model.requests[1].messages[-1])
+    assert "A call to forecast failed (missing_fields)" in str(model.requests[1].messages[-1])
 
 
 @pytest.mark.requirement("run.policy.missing_fields")

@@ -232,7 +232,7 @@ async def test_code_that_takes_too_long_is_ended() -> None:
     result = await agent.run("Go.")
     assert result.calls[0].result == (
         "The code was ended: TerminatedError: The code ran for 0.2 seconds, not counting the calls that it waited for,"
-        " which is all it may."
+        " which is the limit."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +13,10 @@ import pytest
 from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
 from weftline.agent.hooks import MessagesTaken, RunStarted
 from weftline.agent.models import Models
-from weftline.errors import NotFound
+from weftline.errors import NotFound, StoreError
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
+from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -222,3 +225,51 @@ async def test_models_that_single_runs_bring_are_forgotten() -> None:
         given.release(str(number))
     sizes = [len(cast("set[object]", one)) for one in vars(given).values() if isinstance(one, set | dict)]
     assert sizes and max(sizes) < 100
+
+
+async def test_an_engine_that_could_not_be_opened_leaves_its_store_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: EmbeddedEngine, slug: str) -> int:
+        raise StoreError("The disk is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedEngine, "workspace", fails)
+        with pytest.raises(StoreError, match="full"):
+            async with Engine(tmp_path):
+                pass
+    async with Engine(tmp_path) as engine:
+        assert engine.is_open
+
+
+async def test_a_start_that_is_given_up_leaves_the_store_to_others(tmp_path: Path) -> None:
+    agent = Agent("lab:script", name="billing")
+    async with Engine(tmp_path, agents=[agent], models=catalog(ScriptedModel(["Done."]))) as engine:
+        await (await engine.start(agent, "Go.")).result()
+    for turns in range(0, 12, 3):
+        opening = asyncio.create_task(Engine(tmp_path).__aenter__())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        opening.cancel()
+        done, _ = await asyncio.wait({opening}, timeout=60)
+        assert done
+        if not opening.cancelled():
+            await opening.result().close()
+    async with Engine(tmp_path) as engine:
+        assert engine.is_open
+
+
+async def test_a_guest_that_fails_as_it_leaves_does_not_keep_the_engine_open(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def guest() -> AsyncGenerator[None]:
+        yield
+        raise ValueError("no")
+
+    engine = Engine(tmp_path)
+    engine.alongside(guest)
+    with pytest.raises(ValueError, match="no"):
+        async with engine:
+            pass
+    assert not engine.is_open
+    async with Engine(tmp_path) as another:
+        assert another.is_open

@@ -276,7 +276,7 @@ async def test_a_tool_can_give_a_hint_which_takes_no_tool_away(reason: HintReaso
     assert call.failure.hint == Hint(reason, "Try tomorrow.", "shaky", restricted, clarifying_question="Which day?")
     assert offered(model) == [["shaky", "look"], ["shaky", "look"]]
     told = last_words(model.requests[1])
-    assert f"A call of shaky failed ({reason}): Try tomorrow.\nWhat is open: Which day?" in told
+    assert f"A call to shaky failed ({reason}): Try tomorrow.\nOpen question: Which day?" in told
     assert ("no other tool in its place" in told) is restricted
 
 
@@ -313,7 +313,7 @@ async def test_after_replan_the_tool_is_not_there_for_one_turn() -> None:
     assert offered(model) == [["shaky", "look"], ["look"], ["shaky", "look"], ["shaky", "look"]]
     assert [call.how for call in result.calls] == ["failed", "excluded", "returned"]
     assert result.calls[1].result == (
-        "The tool shaky failed in the turn before and is not available in this one. Continue without it."
+        "The tool shaky failed in the previous turn and is not available in this one. Continue without it."
     )
     assert result.calls[1].failure is not None and result.calls[1].failure.kind == "unavailable"
 
@@ -405,7 +405,7 @@ async def test_what_a_tool_wants_remembered_is_said_in_one_request_and_not_kept(
     result = await agent.run("Go.")
     first, second = model.requests[1], model.requests[2]
     said = last_words(first)
-    assert said.index("About the result of note: Prices are net.") < said.index("A call of forecast failed")
+    assert said.index("About the result of note: Prices are net.") < said.index("A call to forecast failed")
     assert said.count("<system-reminder>") == 2 and said.count("do not mention it") == 2
     assert not reminded(second)
     assert not any("system-reminder" in str(message) for message in (*second.messages, *result.messages))
@@ -510,7 +510,7 @@ async def test_a_hint_whose_values_cannot_be_kept_does_not_cost_the_run_its_resu
     agent, model = scripted(calls("shaky"), tools=[shaky])
     result = await agent.run("Go.")
     assert [(call.ok, call.result) for call in result.calls] == [(False, "No.")]
-    assert last_words(model.requests[1]).startswith("<system-reminder>\nA call of shaky failed (timeout): Wait.")
+    assert last_words(model.requests[1]).startswith("<system-reminder>\nA call to shaky failed (timeout): Wait.")
 
 
 async def test_a_hint_with_half_a_character_is_kept() -> None:

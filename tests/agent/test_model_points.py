@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, RunFailed, hook, prompts, tool
+from weftline import Agent, Limits, RunFailed, hook, prompts, tool
 from weftline.agent.calling import Hook
 from weftline.agent.hooks import (
     AfterModel,
@@ -143,3 +143,30 @@ async def test_a_model_without_vision_and_tool_after_have_a_text_for_an_image_th
     [part] = shown(sighted.requests[0])
     assert isinstance(part, Image)
     assert part.data == PNG.data
+
+
+class Impatient(ScriptedModel):
+    """Gives up by itself, long before its time is over."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        raise TimeoutError("read timed out")
+
+
+class Classifying(Impatient):
+    def classify_error(self, error: BaseException) -> ProviderError:
+        return ProviderError("overloaded", f"It is busy: {error}.", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "text"),
+    [
+        (Impatient(["Never."]), "timeout", "The model's provider did not answer in time."),
+        (Classifying(["Never."]), "overloaded", "It is busy: read timed out."),
+    ],
+)
+async def test_a_timeout_of_the_providers_own_is_not_taken_for_the_runs(
+    model: ScriptedModel, code: str, text: str
+) -> None:
+    with pytest.raises(RunFailed) as failed:
+        await Agent(model, limits=Limits(max_retries=0)).run("Go.")
+    assert (failed.value.result.code, failed.value.result.error) == (code, text)

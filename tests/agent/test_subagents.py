@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from msgspec.structs import replace
 
@@ -714,3 +715,32 @@ async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: p
             await agent.run("Go.", engine=engine)
         host = await engine.runtime()
         assert len(await host.runs(RunFilter(limit=99))) == 3
+
+
+@pytest.mark.parametrize("column", ["head", "body"])
+async def test_a_child_whose_end_cannot_be_read_fails_and_its_parent_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    ended = asyncio.Event()
+
+    def dies_first(lineage: Lineage, child: object, write: object) -> bool:
+        """As if the process had died before the parent heard of it."""
+        ended.set()
+        return True
+
+    worker = Agent("lab:script", name="worker")
+    model = ByTask({"Go.": [calls("worker", task="1"), "Top."], "1": ["One."]})
+    agent = Agent("lab:script", name="top", tools=[worker.as_tool("Works.")])
+    async with asyncio.timeout(PATIENCE_S):
+        with monkeypatch.context() as patched:
+            patched.setattr(Lineage, "hand_over", dies_first)
+            async with Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+                run = await engine.start(agent, "Go.")
+                await ended.wait()
+        db = apsw.Connection(str(tmp_path / "weftline.db"))
+        db.execute(f"UPDATE entries SET {column} = x'7b' WHERE kind = 'run.ended'")  # pyright: ignore[reportUnknownMemberType]
+        db.close()
+        async with Engine(tmp_path, agents=[agent], models=catalog(lab=model)) as engine:
+            result = await engine.attach(run.id).result()
+    assert (result.text, [(call.how, call.ok) for call in result.calls]) == ("Top.", [("failed", False)])
+    assert "cannot be read" in result.calls[0].result

@@ -95,7 +95,7 @@ async def test_a_fork_may_have_other_tools_and_budgets_and_unknown_ones_are_refu
 CHEAP = {"maxToolCalls": 1, "perToolTimeoutMs": {"look*": 5000}}
 
 
-@pytest.mark.requirement("run.fork.changes", "run.policy.overrides")
+@pytest.mark.requirement("run.fork.changes")
 @pytest.mark.parametrize("kind", ["agent", "session"])
 async def test_a_fork_keeps_what_the_agent_or_the_session_of_its_origin_fixes(kind: str, client: AsyncClient) -> None:
     ref = {"kind": "local", "name": "lookup", "parameters": {"type": "object"}}

@@ -126,3 +126,15 @@ async def test_a_caller_that_gives_up_leaves_its_place_to_the_next() -> None:
 
 async def test_what_else_a_provider_offers_is_handed_through() -> None:
     assert ThrottledProvider(Gated(), Throttle()).flavour == "mint"
+
+
+async def test_a_call_that_is_cancelled_as_another_one_ends_is_cancelled_and_no_more() -> None:
+    throttle = Throttle(1)
+    await throttle.enter()
+    waiting = [asyncio.create_task(throttle.enter()) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    throttle.leave()  # before the task has noticed
+    await asyncio.wait(waiting, timeout=60)
+    assert waiting[0].cancelled() and waiting[1].done() and waiting[1].exception() is None
+    assert throttle.under_way == 1

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
-from weftline.errors import Conflict
+from weftline.errors import Conflict, RateLimited
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
     AttemptStarted,
@@ -28,6 +28,7 @@ from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import residents
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
@@ -54,7 +55,7 @@ REFS = (LocalRef("ask"), *(ServerRef(name) for name in ("hold", "note", "peek", 
 class Place:
     """An engine with tools that wait, and what they saw."""
 
-    def __init__(self, disk: MemoryDisk | None = None) -> None:
+    def __init__(self, disk: MemoryDisk | None = None, *, limits: WorkspaceLimits | None = None) -> None:
         self.store = MoodyStore(disk or MemoryDisk())
         self.began, self.let_go = asyncio.Event(), asyncio.Event()
         self.stopped: list[bool] = []
@@ -94,7 +95,8 @@ class Place:
             return "paid"
 
         tools: list[Tool] = [hold, peek, stubborn, note, pay]
-        self.engine, self.provider = engine_on(self.store, SCRIPTS, tools={one.spec.name: one for one in tools})
+        by_name = {one.spec.name: one for one in tools}
+        self.engine, self.provider = engine_on(self.store, SCRIPTS, tools=by_name, limits=limits)
 
     async def _wait(self) -> str:
         self.began.set()
@@ -311,3 +313,15 @@ async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> No
     made = [call.id for message in asked if isinstance(message, Assistant) for call in message.calls]
     got = [result.id for message in asked if isinstance(message, ToolResults) for result in message.results]
     assert made == got
+
+
+async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_open() -> None:
+    place = Place(limits=WorkspaceLimits(max_streams_per_workspace=1))
+    async with place.engine as it:
+        key, run, space = await place.start("hold")
+        await place.began.wait()
+        watching = it.follow(key, run, workspace=space)
+        with pytest.raises(RateLimited):
+            it.follow(key, run, workspace=space)
+        assert (await it.cancel(key)).status == "cancelled"
+        watching.close()

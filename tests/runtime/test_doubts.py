@@ -9,12 +9,13 @@ import pytest
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from runtime.kit import MoodyStore, ended, engine_on, facts, plan
+from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
 from weftline import tool
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitClosed, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
+from weftline.runtime import calls
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.awaits import AwaitFilter
@@ -91,6 +92,23 @@ async def asked(engine: EmbeddedEngine, space: int) -> Any:
         while not (found := await engine.awaits(AwaitFilter(workspace=space))):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
     return found[0]
+
+
+async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_PAGE", 1)
+    disk = MemoryDisk()
+    before = Till(disk, of_tool=True)
+    await before.engine.start()
+    space = await before.engine.workspace("acme")
+    runs = [await before.engine.create(space, plan("pay", ServerRef("pay"))) for _ in range(3)]
+    await until(lambda: len(before.keys) == len(runs))
+    await before.engine.stop(drain_s=0)
+    async with Till(disk, of_tool=True).engine as engine:
+        async with asyncio.timeout(60):
+            while len(await engine.awaits(AwaitFilter(workspace=space))) < len(runs):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+        page = await engine.calls_in_doubt(space, before=None, limit=10)
+        assert sorted([call.run_id for call in page.calls]) == sorted(runs)
 
 
 def test_a_run_sets_it_over_the_wire() -> None:

@@ -44,6 +44,8 @@ class WatchedLog(MoodyLog):
         super().__init__(inner)
         self.asked: list[str] = []
         self.claimed: list[int] = []
+        self.broken: set[int] = set()
+        """Runs that cannot be loaded, for a reason that nobody has thought of."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -57,6 +59,8 @@ class WatchedLog(MoodyLog):
 
     async def claim(self, key: int, *, kinds: Any) -> Any:
         self.claimed.append(key)
+        if key in self.broken:
+            raise RuntimeError("a bug")
         return await super().claim(key, kinds=kinds)
 
     def flush(self, writes: Any) -> Any:
@@ -196,3 +200,22 @@ async def expiry(it: EmbeddedEngine, run_id: str, workspace: int) -> int:
     await ended(it, run_id, workspace)
     facts_of_run = await it.logs.facts(await it.locate(run_id, workspace=workspace), kinds=["await.closed"])
     return facts_of_run[0].at
+
+
+def test_a_run_that_cannot_be_loaded_does_not_keep_the_deadlines_of_others() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        async with it:
+            space = await it.workspace("acme")
+            late = asking(local_timeout_us=HOUR_US, on_local_timeout="report")
+            broken, other = [await it.create(space, late) for _ in range(2)]
+            await asyncio.sleep(60)
+            log.broken.add(await it.locate(broken, workspace=space))
+            await asyncio.sleep(3600)
+            closed = [head for head in await facts(it, other, space) if isinstance(head, CallClosed)]
+            assert [head.how for head in closed] == ["timeout"]
+            log.broken.clear()
+            assert (await ended(it, broken, space)).status == "succeeded", "it is tried again"
+
+    on_virtual_time(scenario)

@@ -461,3 +461,61 @@ async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
         await it.stop(drain_s=0)
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
+
+
+class LateNotes(MoodyStore):
+    """Takes its time to record that a run is on trial."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self.may_note, self.asked = asyncio.Event(), asyncio.Event()
+        begin_trial = self.log.begin_trial
+
+        async def later(keys: Any) -> None:
+            self.asked.set()
+            await self.may_note.wait()
+            await begin_trial(keys)
+
+        self.log.begin_trial = later
+
+
+async def test_a_run_that_comes_back_is_not_driven_before_its_row_says_that_it_is_on_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, starts = MemoryDisk(), list[int]()
+    may_end = asyncio.Event()
+
+    @tool(effect="read")
+    async def steady() -> str:
+        """Looks, for a while."""
+        starts.append(1)
+        await may_end.wait()
+        return "seen"
+
+    tools = {"steady": steady}
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS, tools=tools)
+    await dead.start()
+    space = await dead.workspace("acme")
+    run_id = await dead.create(space, plan("hello-twice", ServerRef("steady")))
+    await until(lambda: starts)
+    key = await dead.locate(run_id, workspace=space)
+    await dead.pause(key)
+    # The next process adopts the call, which stays lost as long as the run is paused.
+    between, _ = engine_on(MoodyStore(disk), SCRIPTS, tools=tools)
+    async with between:
+        await until(lambda: disk.runs[key].row.due_at is None)
+    store = LateNotes(disk)
+    it, _ = engine_on(store, SCRIPTS, tools=tools)
+    async with it:
+        before = len(starts)
+        await it.resume(key)
+        await store.asked.wait()
+        await it.steer(key, "Hurry.")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(starts) == before
+        store.may_note.set()
+        may_end.set()
+        assert (await ended(it, run_id, space)).status == "succeeded"
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -387,3 +390,52 @@ def test_processes_end_with_their_loop_though_nobody_closes_the_sandbox() -> Non
 def children() -> list[int]:
     listed = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return [int(pid) for pid in " ".join(listed).split()]
+
+
+@pytest.fixture
+def reaper() -> Iterator[None]:
+    """Whoever loses a parent becomes a child of this process, as it would of the first one in a container."""
+    set_subreaper(True)
+    yield
+    set_subreaper(False)
+
+
+def set_subreaper(on: bool) -> None:
+    ctypes.CDLL(None).prctl(36, int(on), 0, 0, 0)
+
+
+@pytest.mark.usefixtures("reaper")
+async def test_what_runs_inside_bubblewrap_leaves_no_zombies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one that makes no namespaces: a parent of its own name, as bubblewrap is."""
+    wrapper = tmp_path / "bwrap"
+    wrapper.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\n"$@"\nexit $?\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = set(children())
+    async with Sandbox(engines=[DenoEngine(warm=0), MontyEngine(warm=0)]) as sandbox:
+        for _ in range(3):
+            assert (await sandbox.run_code("export default 1")).result == 1
+        assert (await sandbox.run_code("default = 1", language="python")).result == 1
+    assert set(children()) <= before
+
+
+def bubblewrap_works() -> bool:
+    program = shutil.which("bwrap")
+    seen = ["--ro-bind", "/", "/", "true"]
+    return program is not None and subprocess.run([program, "--unshare-all", *seen], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap (bwrap), and leave to make namespaces")
+@pytest.mark.parametrize(
+    ("language", "source"), [("typescript", "await f(); export default 1"), ("python", "await f()\ndefault = 1")]
+)
+async def test_code_runs_inside_bubblewrap(language: str, source: str) -> None:
+    parents: list[str] = []
+
+    def look() -> None:
+        parents.extend([Path(f"/proc/{pid}/comm").read_text() for pid in children()])
+
+    engines = [DenoEngine(isolation="required", warm=1), MontyEngine(isolation="required")]
+    async with Sandbox(engines=engines) as sandbox:
+        assert (await sandbox.run_code(source, language=language, globals={"f": look})).result == 1
+    assert "bwrap\n" in parents

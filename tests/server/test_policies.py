@@ -11,7 +11,7 @@ from .kit import Api, check_error, local_tool, of_type
 ECHO = {"kind": "server", "name": "echo"}
 
 
-@pytest.mark.requirement("run.policy.overrides", "run.cap.tool_calls")
+@pytest.mark.requirement("run.cap.tool_calls")
 async def test_a_run_that_reaches_its_cap_says_so_on_its_last_event_and_its_snapshot(api: Api) -> None:
     run = await api.start("greedy", tools=[ECHO], policy={"maxToolCalls": 3, "timeBudgetMs": 60_000})
     frames = await api.events(run)

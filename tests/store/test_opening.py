@@ -450,3 +450,20 @@ def test_apps_codes_grants_and_tokens_of_the_first_schema_stay(tmp_path: Path) -
         [(6, "p", b"\x04", 5, 4, 7, "a", "[]", 2, 9, "")],
     ]
     db.close()
+
+
+async def test_a_close_that_is_given_up_still_leaves_the_store_to_others(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store")
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                another = SqliteStore(tmp_path / "store")
+                break
+            except StoreError:
+                await asyncio.sleep(0.001)
+    assert not another.log.unclean
+    await another.close()

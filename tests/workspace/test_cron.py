@@ -112,7 +112,7 @@ def test_a_day_fits_by_its_number_or_its_name_and_29_february_may_be_far_away() 
         ("*/0 * * * *", "'0' is not a step from 1 to 60"),
         ("*/x * * * *", "'x' is not a step"),
         ("* * * foo *", "month: 'foo'"),
-        ("0 0 31 2 *", "never comes"),
+        ("0 0 31 2 *", "never occurs"),
         (",".join(["0"] * 200) + " * * * *", "more than 200 characters"),
     ],
 )

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Any, cast
 
+import pytest
+from msgspec.structs import replace
+
+from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.store.records.deliveries import DeliveryRow
+from weftline.store.database import Database
+from weftline.store.records.deliveries import DeliveryRow, of_webhook
 from weftline.store.records.webhooks import WebhookRow
-from weftline.workspace import webhooks
+from weftline.workspace import delivering, webhooks
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 
@@ -67,5 +73,69 @@ async def test_a_workspace_whose_endpoints_answer_nothing_leaves_places_to_the_o
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()
     assert begun[acme] <= 8
+    task.cancel()
+    await asyncio.wait({task}, timeout=TIMEOUT_S)
+
+
+class Sick:
+    """Records that cannot be read the first few times."""
+
+    def __init__(self, records: Database, failures: int) -> None:
+        self._records = records
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def read(self, query: Any, **options: Any) -> Any:
+        if self._failures:
+            self._failures -= 1
+            query.close()
+            raise StoreError("The store cannot be read.")
+        return await self._records.read(query, **options)
+
+
+async def test_delivering_goes_on_after_the_store_could_not_be_read(
+    at: Workspaces, acme: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivering, "_RETRY_S", 0.001)
+    monkeypatch.setattr(delivering, "_TIMEOUT_S", 0.001)
+    await ended(at, (await webhooks.create(at, acme, URL)).webhook, 1)
+    reached = asyncio.Event()
+
+    async def rendered(webhook: WebhookRow, row: DeliveryRow) -> bytes:
+        reached.set()
+        raise WeftlineError("The run is gone.")
+
+    sick = replace(at, records=cast("Database", Sick(at.records, failures=6)))
+    deliveries = WebhookDeliveries(sick, Dialer(Egress()), retry_s=(), render=rendered, watch=lambda _: None)
+    task = asyncio.create_task(deliveries.run())
+    async with asyncio.timeout(TIMEOUT_S):
+        await reached.wait()
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task}, timeout=TIMEOUT_S)
+
+
+async def test_a_body_that_cannot_be_made_is_a_failed_attempt_and_not_tried_without_end(
+    at: Workspaces, acme: int
+) -> None:
+    row = (await webhooks.create(at, acme, URL)).webhook
+    await ended(at, row, 1)
+    tries = 0
+
+    async def fails(webhook: WebhookRow, row: DeliveryRow) -> bytes:
+        nonlocal tries
+        tries += 1
+        raise ValueError("a bug")
+
+    deliveries = WebhookDeliveries(at, Dialer(Egress()), retry_s=(), render=fails, watch=lambda _: None)
+    task = asyncio.create_task(deliveries.run())
+    async with asyncio.timeout(TIMEOUT_S):
+        while not (failed := await at.records.read(of_webhook(row.key, status="failed"))):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert (tries, failed[0].attempts) == (1, 1)
     task.cancel()
     await asyncio.wait({task}, timeout=TIMEOUT_S)

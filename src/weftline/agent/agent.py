@@ -72,6 +72,7 @@ class Agent(Definition[OutputT, DepsT]):
         *,
         name: str | None = None,
         args: type[BaseModel] | None = None,
+        prompt_id: str | None = None,
         template: str | None = None,
         text: str | None = None,
         prompt: Callable[..., str] | None = None,
@@ -80,13 +81,15 @@ class Agent(Definition[OutputT, DepsT]):
     ) -> Subagent:
         """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
 
-        The child is told what `template`, `text` or `prompt` make of the arguments, the first of these that is given.
-        Without any that is the task that the other agent's model writes, or with `args` the arguments as JSON.
+        The child is told what `prompt_id`, `template`, `text` or `prompt` make of the arguments, the first of these
+        that is given. Without any that is the task that the other agent's model writes, or with `args` the arguments as
+        JSON.
 
         Args:
             description: What the other agent's model reads about it.
             name: What that model calls it; by default the agent's own name.
             args: A pydantic model of the arguments that the tool takes.
+            prompt_id: One of the calling agent's `prompts`, filled in with the arguments.
             template: What the child is told, with arguments in braces: `"Find out about {topic}."`. Without `args` each
                 of these is a text.
             text: What the child is told, whatever the arguments are.
@@ -105,6 +108,7 @@ class Agent(Definition[OutputT, DepsT]):
             description,
             name=name,
             args=args,
+            prompt_id=prompt_id,
             template=template,
             text=text,
             prompt=prompt,

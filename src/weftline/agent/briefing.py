@@ -2,8 +2,8 @@
 
     researcher.as_tool("Researches.", template="Find out about {topic}, in {language}.")
 
-The first of these that is given makes the message: a template, a text, a function. Without any it is the task that the
-model writes, or its arguments as JSON if the tool has arguments of its own.
+The first of these that is given makes the message: a prompt of the calling agent's, a template, a text, a function.
+Without any it is the task that the model writes, or its arguments as JSON if the tool has arguments of its own.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Briefing:
         description: str,
         *,
         args: type[BaseModel] | None = None,
+        prompt_id: str | None = None,
         template: str | None = None,
         text: str | None = None,
         prompt: Callable[..., str] | None = None,
@@ -51,8 +52,9 @@ class Briefing:
                 raise TypeError(f"tool {name!r}: {what} is a function, not {type(function).__name__}")
         if template is not None:
             checked_template(template, tool=name, what="template")
+        self._prompt_id = prompt_id
         self._template, self._text, self._prompt, self._check = template, text, prompt, check
-        self._by_task = args is None and template is None and text is None and prompt is None
+        self._by_task = all(one is None for one in (args, prompt_id, template, text, prompt))
         form = _form(args=args, template=template, text=text, prompt=prompt)
         self.form: FunctionTool[..., Any, Any] = FunctionTool(
             form, name=name, description=description, effect="idempotent"
@@ -64,12 +66,20 @@ class Briefing:
     def functions(self) -> tuple[Callable[..., Any], ...]:
         return tuple([one for one in (self._prompt, self._check) if one is not None])
 
-    def message(self, args: bytes) -> str:
-        """What the subagent is told. Raises `ToolFailed`, with a hint, if nothing can be made of these arguments."""
+    def message(self, args: bytes, *, render: Callable[..., str]) -> str:
+        """What the subagent is told; `render` fills in a prompt of the calling agent's.
+
+        Raises `ToolFailed`, with a hint, if nothing can be made of these arguments.
+        """
         if self._check is not None and (problem := self._called(self._check, args)):
             raise self._refusal(str(problem), args)
         if self._by_task:
             return decode(args, type=dict[str, Any])["task"]
+        if self._prompt_id is not None:
+            try:
+                return render(self._prompt_id, **decode(args, type=dict[str, Any]))
+            except ValueError as error:
+                raise self._refusal(reason_of(error), args) from error
         if self._template is not None:
             return self._rendered(self._template, args)
         if self._text is not None:

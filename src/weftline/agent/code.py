@@ -375,7 +375,7 @@ class AgentCode:
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
         subagent = call.tool
         assert isinstance(subagent, Subagent) and self._planner is not None and self._plan is not None
-        task, system = subagent.task(call.args)
+        task, system = subagent.task(call.args, render=self._notes.render)
         try:
             await self._around.before(call, context)
             if SpawnBefore in self._hooks:

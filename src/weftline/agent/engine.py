@@ -47,7 +47,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
 from weftline.workspace.context import Workspaces
@@ -151,21 +151,33 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     async def __aenter__(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is open already.")
-        models: Catalog | WorkspaceCatalogs = self._models.catalog
         if self._directory is None:
             store: Store = MemoryStore()
             self._kept = KeptRuns(store)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
         else:
             self._models.look_around()  # the runs that it carries on may need them
-            store = await asyncio.to_thread(open_store, self._directory, check=True)
-            self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+            store = await open_store_off_loop(self._directory)
+        self.store, self._tools.records = store, store.records
+        try:
+            await self._open_on(store)
+            for beside in self._beside:
+                await self._guests.enter_async_context(beside())
+        except BaseException:
+            if self._host is None:
+                await store.close()  # which the host would do
+            await self._shut_down()
+            raise
+        return self
+
+    async def _open_on(self, store: Store) -> None:
+        models: Catalog | WorkspaceCatalogs = self._models.catalog
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        if self.durable:
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._tools.use_version(self._code_version)
-        self.store, self._tools.records = store, store.records
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
@@ -175,13 +187,6 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
-        try:
-            for beside in self._beside:
-                await self._guests.enter_async_context(beside())
-        except BaseException:
-            await self._shut_down()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -203,14 +208,24 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         await self.at_home(self._shut_down)
 
     async def _shut_down(self) -> None:
-        await self._guests.aclose()
+        # From the last to the first; whatever fails on the way, the rest is closed.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._closed)
+            closing.push_async_callback(self._models.aclose)
+            if self._stored is not None:
+                closing.push_async_callback(self._stored.aclose)
+            closing.push_async_callback(self._stop_host)
+            closing.push_async_callback(self._guests.aclose)
+
+    async def _stop_host(self) -> None:
         host, self._host = self._host, None
         if host is not None:
-            await host.stop(drain_s=self._drain_s)
-            await self._tools.close()
-        if self._stored is not None:
-            await self._stored.aclose()
-        await self._models.aclose()
+            try:
+                await host.stop(drain_s=self._drain_s)
+            finally:
+                await self._tools.close()
+
+    def _closed(self) -> None:
         for name, agent in self._tools.agents.items():
             self._offer_own(agent, name)  # the engine may be opened again
         self._loop = None

@@ -156,12 +156,12 @@ class Run(Generic[OutputT]):
 
     async def result(self) -> RunResult[OutputT]:
         """How the run ended, as soon as it has. Raises `RunFailed` if it failed; a cancelled run is returned."""
-        told = _Told(self.id)
+        outcome = _Outcome(self.id)
         async for batch in self._batches():
-            told.take(batch)
+            outcome.take(batch)
         await self._engine.settled(self.id)
-        history = await self._engine.history_of(self.id, told.pinned) if told.pinned else ()
-        result = cast("RunResult[OutputT]", told.result(self._output, history))
+        history = await self._engine.history_of(self.id, outcome.pinned) if outcome.pinned else ()
+        result = cast("RunResult[OutputT]", outcome.result(self._output, history))
         if result.status == "failed":
             raise failure(result) from self._engine.fault_of(self.id)
         return result
@@ -302,7 +302,7 @@ class Run(Generic[OutputT]):
             follower.close()
 
 
-class _Told:
+class _Outcome:
     """Gathers a result from the entries of a run."""
 
     def __init__(self, run_id: str) -> None:
@@ -429,8 +429,8 @@ def _parsed(text: str, output: OutputType[Any], run_id: str) -> Any:
 
 def _failure(event: CallFinished, stored: Failure | None) -> Failure | None:
     """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
-    told = event.failure
-    if told is None:
+    failed = event.failure
+    if failed is None:
         return None
     message, causes = (event.result, ()) if stored is None else (stored.message, stored.causes)
-    return Failure(message, told.kind, told.recovery, told.hint, causes)
+    return Failure(message, failed.kind, failed.recovery, failed.hint, causes)

@@ -86,13 +86,13 @@ class Subagent:
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
 
-    def task(self, args: bytes) -> tuple[str, str | None]:
+    def task(self, args: bytes, *, render: Callable[..., str]) -> tuple[str, str | None]:
         """What the child is asked to do, and its instructions if the call or the tool has any.
 
-        Raises `ToolFailed` if the arguments do not make a task.
+        `render` is that of the calling run's context. Raises `ToolFailed` if the arguments do not make a task.
         """
         if self._briefing is not None:
-            return self._briefing.message(args), self._instructions
+            return self._briefing.message(args, render=render), self._instructions
         given = decode(args, type=dict[str, Any])
         return given["task"], given.get("system") or None
 
@@ -129,6 +129,7 @@ def as_tool(
     *,
     name: str | None,
     args: type[BaseModel] | None = None,
+    prompt_id: str | None = None,
     template: str | None = None,
     text: str | None = None,
     prompt: Callable[..., str] | None = None,
@@ -138,7 +139,16 @@ def as_tool(
     called = _NOT_IN_NAMES.sub("_", name or agent.name or "")
     if not called:
         raise ValueError("an agent without a name needs one to be a tool: agent.as_tool(…, name='researcher')")
-    briefing = Briefing(called, description, args=args, template=template, text=text, prompt=prompt, check=check)
+    briefing = Briefing(
+        called,
+        description,
+        args=args,
+        prompt_id=prompt_id,
+        template=template,
+        text=text,
+        prompt=prompt,
+        check=check,
+    )
     return Subagent(briefing.form, agent=agent, briefing=briefing, instructions=instructions)
 
 

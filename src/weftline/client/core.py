@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, Unpack
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -37,8 +37,6 @@ from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, bod
 from weftline.client.tools import ToolLike, Toolset
 from weftline.client.usage import CancelReceipt
 from weftline.client.workers import HandlerWorkers
-
-T = TypeVar("T")
 
 
 class _CreatedRun(Struct, rename="camel"):

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CatchUp: TypeAlias = Literal["skip", "once", "all"]
-SCHEDULE_KEY = "weftline.schedule"
-"""The metadata by which `list_runs` finds the runs of a schedule."""
 _OF_THIS_PROCESS = ("local", "mcp_local", "a2a_local")
 
 

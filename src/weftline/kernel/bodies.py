@@ -213,7 +213,7 @@ class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
     parts: tuple[UserPart, ...]
     message_id: str = ""
     by: str = ""
-    """Who sent it, if the door knows."""
+    """Who sent it, if that is known."""
     labels: dict[str, str] = {}
     """The sender's own."""
     request: str = ""

@@ -72,15 +72,15 @@ def sentence(refused: BudgetRefused) -> str:
     """What does not fit, for whoever reads why a run has ended."""
     unit = refused.unit
     per = "" if refused.period == "total" else f" per {refused.period}"
-    parts = [f"{shown(refused.spent, unit)} spent"]
+    parts = [f"{in_words(refused.spent, unit)} spent"]
     if refused.reserved:
-        parts.append(f"{shown(refused.reserved, unit)} reserved")
-    asked = "" if unit == "seconds" else f" The next call asks for up to {shown(refused.asked, unit)}."
-    limit = f"{shown(refused.limit, unit)}{per}"
+        parts.append(f"{in_words(refused.reserved, unit)} reserved")
+    asked = "" if unit == "seconds" else f" The next call asks for up to {in_words(refused.asked, unit)}."
+    limit = f"{in_words(refused.limit, unit)}{per}"
     return f"The budget of the {refused.level} is used up: {limit}, {', '.join(parts)}.{asked}"
 
 
-def shown(amount: int, unit: Unit) -> str:
+def in_words(amount: int, unit: Unit) -> str:
     match unit:
         case "usd":
             return f"{amount / 1_000_000_000:.9f}".rstrip("0").rstrip(".") + " USD"

@@ -346,7 +346,7 @@ class AwaitClosed(Head, frozen=True, tag="await.closed"):
     id: str
     outcome: AwaitOutcome
     by: str
-    """Who: a name that the door gave to whoever came through it, `hook:…` for code, `runtime` for the kernel."""
+    """Who: the authenticated name of a person, `hook:…` for code, `runtime` for the kernel."""
     digest: str = ""
 
 

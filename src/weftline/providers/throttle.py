@@ -53,7 +53,7 @@ class Throttle:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.leave()  # was let in and is gone already
-            else:
+            elif turn in self._waiting:  # else it was passed over in the same iteration of the loop
                 self._waiting.remove(turn)
             raise
 

@@ -66,7 +66,7 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
         first.children = writes[1:]
         written = await target.add_ended(first, last_key=max(write.key for write in writes))
         if written.outcome == "conflict":
-            raise Conflict("One of the runs has come into being here in the meantime.", code="import_conflict")
+            raise Conflict("One of the runs has been created here in the meantime.", code="import_conflict")
         if written.outcome != "ok":
             raise written.error or StoreError("The store does not take the runs.")
     return Imported(tuple([run.row.id for run in missing]), tuple(present))
@@ -86,7 +86,7 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
         raise InvalidRequest(f"The log of {row.id} cannot be read.", code="bad_export")
     times = (row.created_at, row.started_at, row.ended_at, *(item.at for item in run.items))
     if not all(time is None or 0 <= time <= MAX_TIME_US for time in times):
-        raise InvalidRequest(f"A time of {row.id} is none.", code="bad_export")
+        raise InvalidRequest(f"One of the times of {row.id} is not a time.", code="bad_export")
     if not isinstance(facts[0][1], RunCreated) or not state.ended or state.status != row.status:
         raise InvalidRequest(f"The log of {row.id} does not end as the header says.", code="bad_export")
     named = sorted(blobs_of(created.messages))

@@ -8,7 +8,7 @@ from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import with_edits
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
+from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
 
@@ -35,7 +35,7 @@ def closed_by_client(
         parent=run.work.conversation.parent_of(question.index),
         lease=lease,
     )
-    failure = failure_told(output.failure, call.name) if output.is_error else None
+    failure = named_failure(output.failure, call.name) if output.is_error else None
     body = closed_body(
         run.work,
         question.index,

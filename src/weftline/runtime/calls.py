@@ -88,7 +88,7 @@ async def calls_in_doubt(
     Nothing has an index of them: the rows of the runs are looked at, and the logs of those that have some. A page ends
     with a run, so it may have a few more than `limit`.
     """
-    asking = {one.run for one in await log.awaits(AwaitFilter(workspace=workspace, kinds=("doubt",), limit=_PAGE))}
+    asking = await _asking(log, workspace)
     found: list[LoggedCall] = []
     while True:
         rows = await log.runs(RunFilter(workspace=workspace, before=before, limit=_PAGE))
@@ -101,6 +101,18 @@ async def calls_in_doubt(
                 return DoubtPage(found, before)
         if len(rows) < _PAGE:
             return DoubtPage(found, None)
+
+
+async def _asking(log: LogReader, workspace: int) -> set[int]:
+    """The runs that ask a person whether a call has happened."""
+    runs: set[int] = set()
+    after = (0, "")
+    while page := await log.awaits(
+        AwaitFilter(workspace=workspace, kinds=("doubt",), after=after, limit=_PAGE, max_bytes=0)
+    ):
+        runs.update([one.run for one in page])
+        after = page[-1].run, page[-1].id
+    return runs
 
 
 def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, run_id: str, store_id: str) -> None:

@@ -76,7 +76,7 @@ class ClientCalls:
     async def claim(self, key: int, call_id: str, *, lease_us: int, claim_id: str, by: str) -> Leased:
         """Gives a client a call to itself. The same `claim_id` of the same client gets the same token again."""
         if not 0 < lease_us <= MAX_LEASE_US:
-            raise InvalidRequest(f"A lease lasts {MAX_LEASE_US / 1e6:g} seconds at the most, and more than none.")
+            raise InvalidRequest(f"A lease must be longer than 0 and at most {MAX_LEASE_US / 1e6:g} seconds.")
         run, question = await self._offered(key, call_id)
         token = self._token(run, question, claim_id or token_hex(16), by)
         if not claimable(question, _digest(token)):

@@ -10,6 +10,7 @@ they began, so only the oldest needs a timer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import Context
 from types import TracebackType
 
@@ -24,8 +25,16 @@ class Deadlines:
     def after(self, seconds: float) -> Deadline:
         limit = self._limits.get(seconds)
         if limit is None:
-            limit = self._limits[seconds] = _Limit(seconds, self._loop)
+            limit = self._limits[seconds] = _Limit(seconds, self._loop, self._forget)
         return Deadline(limit)
+
+    def __len__(self) -> int:
+        """How many lengths are in use."""
+        return len(self._limits)
+
+    def _forget(self, seconds: float) -> None:
+        """What is left of a budget has a length of its own each time: none may be kept for good."""
+        self._limits.pop(seconds, None)
 
 
 class Deadline:
@@ -60,9 +69,10 @@ class Deadline:
 class _Limit:
     """The deadlines of one length, oldest first."""
 
-    def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop, on_idle: Callable[[float], None]) -> None:
         self._seconds = seconds
         self._loop = loop
+        self._on_idle = on_idle
         self._open: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
@@ -86,3 +96,4 @@ class _Limit:
                 return
             del self._open[oldest]
             oldest.expire()
+        self._on_idle(self._seconds)

@@ -126,9 +126,13 @@ class Driver:
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
+                    decided_on = run.state
                     await code.happened(driving.taken_facts(), messages=work.conversation.messages)
                     if run.gone or self.stopping:
                         break
+                    if run.state is not decided_on:  # a call has ended, say: it must not be carried out again
+                        commands = self.advance(run)
+                        continue
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
                 alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
@@ -251,7 +255,8 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            await driving.wake
+            if driving.tasks:
+                await driving.wake
         finally:
             driving.wake = None
         for task in driving.tasks.values():
@@ -315,7 +320,7 @@ class Driver:
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         draft = outcome.draft
         if type(draft.head) is CallStarted and not run.gone:
-            self._tell_time(run)
+            self._fire_if_due(run)
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
         if run.gone or not accepts(run.state, draft.head, attempt=outcome.attempt):
@@ -325,7 +330,7 @@ class Driver:
         run.work.answering = None
         return (draft,)
 
-    def _tell_time(self, run: LiveRun) -> None:
+    def _fire_if_due(self, run: LiveRun) -> None:
         """So that nothing begins after the time of a run is up, however late its timer is."""
         at = self._services.clock.now_us()
         if policies.is_due(run.state, at):

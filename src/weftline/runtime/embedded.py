@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -155,12 +154,17 @@ class EmbeddedEngine(StoredRuns):
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
-        self._next_key = await store.last_key() + 1
-        if store.held:
-            command = f"weftline resume --all{db_option(self._store.folder)}"
-            logger.warning("the store comes from a backup: its runs are held until `%s`", command)
-        else:
-            await self._carry_on()
+        try:
+            self._next_key = await store.last_key() + 1
+            if store.held:
+                command = f"weftline resume --all{db_option(self._store.folder)}"
+                logger.warning("the store comes from a backup: its runs are held until `%s`", command)
+            else:
+                await self._carry_on()
+        except BaseException:
+            self._recovery.stop()
+            self._residents.abandon()
+            raise
         self.ready = True
         return self
 
@@ -328,7 +332,7 @@ class EmbeddedEngine(StoredRuns):
                 once.release(slot)
             raise
         if run.work.blobs:
-            durable.add_done_callback(partial(_let_go_of_blobs, run))
+            durable.add_done_callback(run.work.drop_blobs)
         if slot is None:
             await durable
         else:
@@ -431,7 +435,7 @@ class EmbeddedEngine(StoredRuns):
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
-        """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again."""
+        """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
         run = await self._residents.load(key)
         question, args = open_await(run.state, await_id), None
@@ -472,7 +476,7 @@ class EmbeddedEngine(StoredRuns):
             self._log.require_well()
             await self._append(run, head)
         if not run.state.ended:  # what is under way is stopped first, and children end first
-            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable)
             run = await self._residents.load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
@@ -551,7 +555,7 @@ class EmbeddedEngine(StoredRuns):
         """Returns when everything that a refusal rests on is durable: of a cancelled run, its end."""
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
-            await self._hub.until_ended(run.key, run.id, after=run.log.durable, workspace=run.workspace)
+            await self._hub.until_ended(run.key, run.id, after=run.log.durable)
 
     # Reading
 
@@ -586,9 +590,3 @@ class EmbeddedEngine(StoredRuns):
 def _encoded(plan: RunPlan) -> tuple[bytes, int]:
     """The plan's bytes, and how many of what it says a model reads."""
     return encode_plan(plan), input_bytes(plan)
-
-
-def _let_go_of_blobs(run: LiveRun, durable: asyncio.Future[None]) -> None:
-    """Once they are durable they can be read, and a run may queue for long. A caller that went away proves nothing."""
-    if not durable.cancelled() and durable.exception() is None:
-        run.work.blobs.clear()

@@ -252,7 +252,7 @@ class Engine(Protocol):
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
-        """What a person says to an await; `by` is the name that the door gave them. The same answer is taken again.
+        """What a person says to an await; `by` is their name. Repeating the same answer is accepted.
 
         `person_of` tells which names are one person, for the rule of four eyes.
 
@@ -310,9 +310,9 @@ class Engine(Protocol):
     ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
-        `message_id`, the sender's name for it, is kept beside it, and so are `labels` and `by`, the name that the door
-        gave the sender: who tells a run what to do counts for the rule of four eyes. Returns the id of the message;
-        with an `idempotency_key` the same message is taken once, and another one raises `Conflict`
+        `message_id`, the sender's own id of it, is kept with it, and so are `labels` and `by`, the sender's name:
+        whoever tells a run what to do counts for the rule of four eyes. Returns the id of the message; with an
+        `idempotency_key` the same message is accepted once, and another one raises `Conflict`
         (`idempotency_conflict`).
         """
         ...

@@ -49,7 +49,7 @@ async def require_somebody_else(
     if not requested_by:
         raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
     if by == NAMELESS:
-        raise Forbidden("Say who approves this: it has to be somebody else than who requested it.", code="four_eyes")
+        raise Forbidden("Say who approves this: it must be someone other than whoever requested it.", code="four_eyes")
     steerers = await _steered_by(store, run.key)
     parent = run.state.parent
     while parent is not None:

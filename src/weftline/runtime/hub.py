@@ -214,9 +214,10 @@ class Hub:
         """Raises as `reserve` does."""
         return self.reserve(workspace).follow(run, run_id, after=after)
 
-    async def until_ended(self, run: int, run_id: str, *, after: int, workspace: int) -> None:
-        """Returns when the run has ended, or the server is stopping."""
-        follower = self.follow(run, run_id, after=after, workspace=workspace)
+    async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
+        """Returns when the run has ended, or the server is stopping. It is not one of the workspace's streams: a cancel
+        must be possible however many of those are open."""
+        follower = self.follow(run, run_id, after=after)
         try:
             while await follower.next() is not None:
                 pass

@@ -51,7 +51,7 @@ class Interrupts:
         if run.state.control.paused:
             await self._settled(run)
         elif not accepts(run.state, head):
-            raise Forbidden("This run does not take interruptions.", code="interrupts_not_allowed")
+            raise Forbidden("This run does not accept interruptions.", code="interrupts_not_allowed")
         else:
             await self._append(run, (Draft(head, control_body(labels)),))
         for child in run.state.open_children:
@@ -132,4 +132,4 @@ def _digest(by: str, idempotency_key: str) -> str:
 
 
 def _full() -> Conflict:
-    return Conflict("The run takes no more messages.")
+    return Conflict("The run accepts no more messages.")

@@ -13,10 +13,12 @@ from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
-from weftline.store.base import LogReader, Write
+from weftline.runtime.supported import unsupported
+from weftline.store.base import LogReader, Stored, Write
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ class Lineage:
         self._news: set[int] = set()
         """Runs with a child that ended while they were not in memory."""
 
-    def told_parent(self, child: LiveRun, write: Write) -> bool:
-        """Hands over the end of a child to its parent, if that is in memory."""
+    def hand_over(self, child: LiveRun, write: Write) -> bool:
+        """Hands the end of a child to its parent. Returns False if that is not in memory."""
         link = child.state.parent
         assert link is not None
         key = ids.key_of(link.run)
@@ -65,7 +67,7 @@ class Lineage:
             return []
         while True:
             self._news.discard(parent.key)
-            ends = await _unheard(self._store, parent)
+            ends = await _ends_of_children(self._store, parent)
             if parent.key not in self._news:
                 return ends
 
@@ -112,7 +114,7 @@ def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes
     return Draft(fact, body)
 
 
-async def _unheard(store: LogReader, run: LiveRun) -> list[Draft]:
+async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
     """The facts about child runs that have ended while the run was not in memory."""
     found: list[Draft] = []
     state = run.state
@@ -125,14 +127,30 @@ async def _unheard(store: LogReader, run: LiveRun) -> list[Draft]:
         row = await store.run(key)
         if row is None:
             logger.error("run %s: its child %s is not in the store", run.id, call.child)
-            lost = RunEnded("failed", code="worker_error")
-            body = bodies.encode(bodies.EndedBody(error="It is not in the store."))
-            found.append(_ended(run, link, call.child, lost, body, elapsed_us=0))
+            end, body = _lost("It is not in the store.")
+            found.append(_ended(run, link, call.child, end, body, elapsed_us=0))
         elif row.ended_at is not None:
-            last = await store.entry(key, row.next_seq - 1)
-            assert last is not None
-            end = decode_fact.decode(last.head)
-            assert isinstance(end, RunEnded)
+            if newer := unsupported(row):
+                raise Conflict(
+                    f"A child of this run was written by a newer version of Weftline ({newer}).", code="unsupported_run"
+                )
+            end, body = _readable(await store.entry(key, row.next_seq - 1), run, call.child)
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
-            found.append(_ended(run, link, call.child, end, last.body, elapsed_us=elapsed_us))
+            found.append(_ended(run, link, call.child, end, body, elapsed_us=elapsed_us))
     return found
+
+
+def _readable(last: Stored | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
+    """How a child ended. One whose last entry is damaged must not keep its parent from being loaded."""
+    try:
+        if last is not None and isinstance(end := decode_fact.decode(last.head), RunEnded):
+            bodies.decode_ended(last.body)
+            return end, last.body
+    except UNREADABLE:
+        pass
+    logger.error("run %s: the end of its child %s cannot be read", run.id, child)
+    return _lost("Its last entry cannot be read.")
+
+
+def _lost(error: str) -> tuple[RunEnded, bytes]:
+    return RunEnded("failed", code="worker_error"), bodies.encode(bodies.EndedBody(error=error))

@@ -221,6 +221,11 @@ class WorkingSet:
         """What the current attempt has brought so far, or one that an earlier process began; None before its first
         byte."""
 
+    def drop_blobs(self, durable: asyncio.Future[None]) -> None:
+        """Once they are durable they can be read, and a run may queue for long. A caller that left proves nothing."""
+        if not durable.cancelled() and durable.exception() is None:
+            self.blobs.clear()
+
 
 class Cut(Enum):
     """How far the end of a cancelled run's work has come: NO ──▶ BEGUN ──▶ DONE."""

@@ -95,8 +95,9 @@ async def call_model(
     renewals = watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
+    deadline = services.deadlines.after(limit_s)
     try:
-        async with services.deadlines.after(limit_s):
+        async with deadline:
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
             written = (
                 ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
@@ -131,9 +132,9 @@ async def call_model(
         if code is not None and renewals.taken():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
-    except TimeoutError:
-        return await call.ended_badly(out_of_time(limit_s, answering and not planned))
     except (Exception, asyncio.CancelledError) as raised:
+        if deadline.expired and isinstance(raised, TimeoutError):
+            return await call.ended_badly(out_of_time(limit_s, answering and not planned))
         if is_being_cancelled():
             raise
         logger.exception("the provider %s failed", model.provider.name)
@@ -332,6 +333,10 @@ def classified(provider: Provider, raised: BaseException) -> ProviderError:
         found = None
     if isinstance(found, ProviderError):
         found.__cause__ = found.__cause__ or raised
+        return found
+    if isinstance(raised, TimeoutError):
+        found = ProviderError("timeout", "The model's provider did not answer in time.", unanswered=True)
+        found.__cause__ = raised
         return found
     unknown = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
     unknown.__cause__ = raised

@@ -69,13 +69,6 @@ class _Lists:
         return CancelReceipt(status, tuple(self.stopped), tuple(self.finished), tuple(self.in_doubt))
 
 
-def receipt(status: str, heads: Sequence[bytes]) -> CancelReceipt:
-    """Of one run alone. `heads` are those of its facts of `RECEIPT_KINDS`."""
-    lists = _Lists()
-    lists.add(heads)
-    return lists.receipt(status)
-
-
 async def stored_receipt(store: LogReader, key: int, status: str) -> CancelReceipt:
     """The receipt of a run of this status, from the logs. Raises `StoreError` (`log_damaged`) if one cannot be read."""
     lists = _Lists()

@@ -131,6 +131,8 @@ class Recovery:
         """Against runs in memory that were suspects when they were loaded, until something they began has ended."""
         self._inherited: set[int] = set()
         """Runs that were loaded with work in flight that an earlier driver had begun."""
+        self._noting: set[int] = set()
+        """Those of them whose rows are about to say that they are on trial."""
         self._failures: dict[int, int] = {}
         """How often a run's driver raised since something the run began last ended."""
         self._moved = asyncio.Event()
@@ -243,8 +245,9 @@ class Recovery:
                     self._trials = self._spawn(self._try_suspects(()))
             return True
         if run.key in self._inherited:
-            self._tried.add(run.key)
-            self._spawn(self._note_late(run.key))
+            if run.key not in self._noting:
+                self._noting.add(run.key)
+                self._spawn(self._note_late(run.key))
             return True
         return False
 
@@ -322,8 +325,12 @@ class Recovery:
 
     async def _note_late(self, key: int) -> None:
         """A run comes back that this process did not recover at its start, such as a paused one."""
-        await self._write(self._store.begin_trial, [key])
-        self._on_trial.add(key)
+        try:
+            await self._write(self._store.begin_trial, [key])
+            self._tried.add(key)
+            self._on_trial.add(key)
+        finally:
+            self._noting.discard(key)
         await self._recover(key)
         await self._wait_out([key], TRIAL_S)
 

@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 _ENDED = Progress.ENDED
 LAST_TRY_S = 5.0
+"""How long a stop waits for a store that refuses to write what is left."""
 CANCEL_GRACE_S = 2.0
 """How long a cancelled run's work has to stop before the run ends without it."""
-"""How long a stop waits for a store that refuses to write what is left."""
 _NAMED = 10
 """How many runs a line of the log names."""
 
@@ -162,7 +162,11 @@ class Residents:
             self._store.release(key, run.log.epoch)
             run.move(GONE)
         else:
-            ends = await self._lineage.unheard(run)
+            try:
+                ends = await self._lineage.unheard(run)
+            except BaseException:
+                self._store.release(key, run.log.epoch)
+                raise
             self._runs[key] = run
             self._open_account(run)
             self._kept.keep(run)
@@ -416,6 +420,14 @@ class Residents:
             )
         return not lost
 
+    def abandon(self) -> None:
+        """Stops everything here and now, as a crash would: the engine could not be started."""
+        self.driver.stopping = True
+        self.timers.stop()
+        self._kept.stop()
+        for task in [*self._tasks, *[run.task for run in self._runs.values() if run.task is not None]]:
+            task.cancel()
+
     # What follows from a commit
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
@@ -440,7 +452,7 @@ class Residents:
         for child in write.children:
             self._hub.begun(child)
             self._spawn(self._lineage.wake(child.key))
-        if write.wakes is not None and not self._lineage.told_parent(run, write):
+        if write.wakes is not None and not self._lineage.hand_over(run, write):
             self._spawn(self._lineage.wake(write.wakes))
         if self.on_ended is not None and (write.awaits or write.ended_at is not None):
             self.on_ended()
@@ -484,8 +496,9 @@ class Residents:
     async def _promote_later(self, key: int) -> None:
         run = await self.load_surely(key)
         if run.residency is BEHIND:
-            run.move(PARKED)
-        self.consider(run)
+            self._move_up(run)
+        else:
+            self.consider(run)
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""

@@ -196,7 +196,7 @@ def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:
     return replace(head, kind=kind, recovery=failure.recovery, hint=hint)
 
 
-def failure_told(failure: Failure | None, name: str) -> Failure | None:
+def named_failure(failure: Failure | None, name: str) -> Failure | None:
     """A failure with the name of the tool in its hint."""
     if failure is None or failure.hint is None or failure.hint.tool:
         return failure

@@ -19,6 +19,7 @@ from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import LiveRun
+from weftline.runtime.loading import public_id
 from weftline.store.base import LogReader
 
 logger = logging.getLogger(__name__)
@@ -138,18 +139,26 @@ class Timers:
                 for _, key in due:
                     if self._fleet.resting:
                         return
-                    try:
-                        run = await self._fleet.load(key)
-                    except (Conflict, NotFound):
-                        continue  # from a newer version, or gone by now
-                    if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-                        self._fire(run, now)
+                    await self._fire_one(key, now)
             upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._alarm.at(upcoming)
         except WeftlineError:
             logger.exception("due runs could not be read; trying again")
             self._alarm.at(now + STALL_US)
+
+    async def _fire_one(self, key: int, now: int) -> None:
+        """A run that cannot be loaded does not keep the others waiting."""
+        try:
+            run = await self._fleet.load(key)
+        except (Conflict, NotFound):
+            return  # from a newer version, or gone by now
+        except Exception:
+            logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
+            self._alarm.at(now + STALL_US)
+            return
+        if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+            self._fire(run, now)
 
     def _fired(self, task: asyncio.Task[None], now: int) -> None:
         self._firing = None

@@ -31,7 +31,7 @@ from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
-from weftline.runtime.step import closed_body, failure_told, size_of, with_failure
+from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
@@ -96,8 +96,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             output = _timed_out(tool, timeout_s)
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
-            told = fields(run=context.run_id, tool=call.name, call=call.id)
-            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=told)
+            extra = fields(run=context.run_id, tool=call.name, call=call.id)
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=extra)
             how, output = "failed", raised_by(call.name, error)
     finally:
         notes.close()
@@ -244,7 +244,7 @@ def closed(
         size=size_of(work, output.parts),
         parent=work.conversation.parent_of(command.index),
     )
-    failure = failure_told(output.failure, call.name) if output.is_error else None
+    failure = named_failure(output.failure, call.name) if output.is_error else None
     failure = kept_failure(failure, run_id=work.run_id, tool=call.name)
     body = closed_body(
         work,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import json
 
+from weftline import prompts
 from weftline.errors import InvalidRequest, StoreError
 from weftline.kernel.deploys import Digests
 from weftline.net.dial import Dialer
@@ -31,7 +32,7 @@ from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
-from weftline.tools.a2a import A2AForms, A2ATool, default_description
+from weftline.tools.a2a import A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
@@ -258,4 +259,4 @@ def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def _a2a_text(ref: A2ARef) -> str:
-    return ref.description or default_description(ref.name)
+    return ref.description or prompts.delegate_over_a2a(ref.name)

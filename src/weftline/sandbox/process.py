@@ -35,6 +35,8 @@ _MAX_CPU_S = 3600
 """A backstop for a process whose host was killed; while the host lives the safety cap comes first."""
 _MAX_FILES = 256
 _STOP_S = 0.2
+_UNWRAP_S = 2.0
+"""How long bubblewrap may take to notice that what it runs has been killed."""
 _STARTS = 3
 """A process may be killed while it starts: then there is another."""
 
@@ -121,16 +123,26 @@ class Engine:
                 os.kill(self.pid, signal.SIGTERM)
                 async with asyncio.timeout(_STOP_S):
                     await self._process.wait()
+        elif self.pid != self._process.pid and self.alive:
+            # So would what bubblewrap runs, which ends by itself when that has ended.
+            with suppress(ProcessLookupError, TimeoutError):
+                os.kill(self.pid, signal.SIGKILL)
+                self._close_pipes()
+                async with asyncio.timeout(_UNWRAP_S):
+                    await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        # A process counts as ended when its pipes do, and one that nobody reads from has no end.
+        self._close_pipes()
+        await self._process.wait()
+        self._transport.close()
+
+    def _close_pipes(self) -> None:
+        """A process counts as ended when its pipes do, and one that nobody reads from has no end."""
         stdin, stdout = (self._transport.get_pipe_transport(number) for number in (0, 1))
         if stdin is not None and not stdin.is_closing():
             cast("WriteTransport", stdin).abort()
         if stdout is not None and not stdout.is_closing():
             stdout.close()
-        await self._process.wait()
-        self._transport.close()
 
     def resident_bytes(self) -> int | None:
         return _status(self.pid, b"VmRSS:")

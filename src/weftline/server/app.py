@@ -28,6 +28,7 @@ from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
+from weftline.server.places import Places
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
@@ -42,6 +43,8 @@ from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
 logger = logging.getLogger(__name__)
+
+PAGES_AT_ONCE = 8
 access = logging.getLogger(ACCESS)
 
 
@@ -88,6 +91,8 @@ class App:
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
         self.turns = Turns()
+        self.pages = Places(PAGES_AT_ONCE)
+        """Where pages of lists are made, which may have some megabytes each."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
@@ -131,9 +136,9 @@ class App:
             await self._serve(request)
         finally:
             took_ms = (monotonic() - began_s) * 1000
-            told = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
+            extra = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
             access.debug(
-                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=told
+                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
             )
 
     async def _serve(self, request: Request) -> None:

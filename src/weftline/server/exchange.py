@@ -51,8 +51,8 @@ class Exchange(RequestResponseCycle):
         elif not self.keep_alive:
             fields.append(_CLOSE)
         lines = [*map(b": ".join, fields), b"", b""]
-        said = b"".join(lines)
-        if _LINE_FEED in said or _RETURN in said or _NULL in said:
+        head = b"".join(lines)
+        if _LINE_FEED in head or _RETURN in head or _NULL in head:
             raise RuntimeError("A header of the response has a line break or a null byte.")
         self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines))
 

@@ -173,7 +173,7 @@ async def start(
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     return await app.engine.create(
         agent.workspace,
-        plan_of(app.workspaces, whole.spec, requested_by=requested_by),
+        await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
         sent=whole.spec,
         metadata="{}",
         secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),

@@ -16,7 +16,7 @@ from weftline._version import __version__
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.log_context import current_request
-from weftline.runtime.engine import Follower
+from weftline.runtime.engine import Follower, StreamPlace
 from weftline.server import following
 from weftline.server.following import Host, What
 from weftline.server.http import NO_SNIFFING, Receive, Request
@@ -211,16 +211,23 @@ class HostedMcp:
             # The model that made the call reads a result, and can correct itself.
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
+        place: StreamPlace | None = None
         try:
+            # Before there is a run: one that cannot be followed is not begun.
+            place = self._app.engine.reserve_stream(principal.workspace)
             run_id = await following.start(
                 self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
             )
-        except WeftlineError as error:
+            row = await self._app.engine.find(run_id, workspace=principal.workspace)
+            follower = place.follow(row.key, run_id)
+        except BaseException as error:
+            if place is not None:
+                place.release()
+            if not isinstance(error, WeftlineError):
+                raise
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
-        row = await self._app.engine.find(run_id, workspace=principal.workspace)
         reported = 0
-        follower = self._app.engine.follow(row.key, run_id, workspace=row.workspace)
         self._followers.add(follower)
         if self._closing:
             follower.leave()

@@ -89,7 +89,7 @@ async def _read_attachments(given: object) -> list[TakenAttachment]:
     except ValidationError as error:
         raise InvalidRequest(f"attachments: {error}") from None
     if len(sent) > MAX_ATTACHMENTS:
-        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} of them are taken.")
+        raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} are accepted.")
     return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]
 
 

@@ -9,7 +9,6 @@ It is the API of `weftline serve` on the same store, with the engine's agents as
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,8 +35,6 @@ from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
-
-logger = logging.getLogger(__name__)
 
 
 def asgi(engine: Engine, *, public_url: str = "") -> Mounted:

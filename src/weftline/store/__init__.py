@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,19 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
     from weftline.store.sqlite.store import SqliteStore
 
     return SqliteStore(path, create=create, check=check)
+
+
+async def open_store_off_loop(path: Path | str) -> Store:
+    """The same in a thread, with `check`. A store that is open by the time that nobody wants it any more is closed."""
+    import asyncio  # loaded by now: something runs
+
+    opening = asyncio.ensure_future(asyncio.to_thread(open_store, path, check=True))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await (await opening).close()
+        raise
 
 
 def open_for_reading(path: Path | str) -> ReadStore:

@@ -138,7 +138,7 @@ class A2ATool(RemoteTool):
         cancellations: Cancellations | None = None,
     ) -> None:
         super().__init__(
-            ToolSpec(name, description or default_description(name), A2A_PARAMETERS),
+            ToolSpec(name, description or prompts.delegate_over_a2a(name), A2A_PARAMETERS),
             redactor=Redactor.of_request(url, headers),
         )
         # Messages of one conversation must not overtake each other.
@@ -377,10 +377,6 @@ class A2ATool(RemoteTool):
 def _about_task(form: Form, what: Literal["get", "cancel"], task: str) -> bytes:
     method = f"{what.title()}Task" if form.style == "rpc_1" else f"tasks/{what}"
     return msgspec.json.encode({"jsonrpc": "2.0", "id": task, "method": method, "params": {"id": task}})
-
-
-def default_description(name: str) -> str:
-    return f"Delegate a task to the {name} agent over A2A. Pass the full task as a single message."
 
 
 def _is_card(url: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from string import Formatter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.json import decode
@@ -29,14 +29,6 @@ class Ask(Struct, frozen=True):
     """How long there is to answer; None leaves that to the run."""
     approvers: tuple[str, ...] = ()
     """Who may decide; anybody if there are none."""
-
-
-class AsksPeople(Protocol):
-    """What a tool has besides if people are asked about its calls."""
-
-    def asks_people(self, args: bytes) -> Ask | None:
-        """What is asked about a call with these final arguments; None if it may begin. An error blocks the call."""
-        ...
 
 
 def misfit(asked: AskBody, value: object) -> str:

@@ -146,7 +146,7 @@ def card_description(card: Raw, *, fallback: str) -> str:
     """What a model reads about the agent of a card: what it is for, and a line for each of its first 12 skills."""
     fields = _fields(card)
     name, about = _line(fields.get("name")) or fallback, _line(fields.get("description"))
-    lines = [f"Delegate a task to {name}: {about}" if about else f"Delegate a task to {name}"]
+    lines = [prompts.delegate(name, about)]
     skills = fields.get("skills")
     if isinstance(skills, list):
         for skill in cast("list[object]", skills)[:MAX_SKILLS]:

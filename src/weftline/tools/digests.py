@@ -30,9 +30,6 @@ def digest(*parts: str | bytes) -> str:
     return whole.hexdigest()[:_LENGTH]
 
 
-NOTHING = digest()
-
-
 def declared(tool: Tool) -> str:
     """Of what models and the runtime are told about a tool: its name, description, schema and effect."""
     spec = tool.spec

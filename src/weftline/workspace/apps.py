@@ -37,7 +37,7 @@ def checked_app(
     """Raises `InvalidRequest` that names the wrong field. `schemes` are additional schemes for redirect URIs."""
     for field, value in (("name", name), ("description", description), ("logo", logo)):
         if len(value) > _TEXT_LIMITS[field]:
-            raise InvalidRequest(f"{field}: may have {_TEXT_LIMITS[field]} characters.")
+            raise InvalidRequest(f"{field}: must have at most {_TEXT_LIMITS[field]} characters.")
     if not name.strip():
         raise InvalidRequest("name: is missing.")
     if logo and not logo.startswith("https://"):

@@ -109,7 +109,7 @@ def _client(at: Workspaces, client_id: str, body: bytes) -> NewApp:
     if document.client_id != client_id:
         raise DocumentUnusable("names a document of another client")
     if document.client_secret is not UNSET:
-        raise DocumentUnusable("names a document with a secret in it, which is none")
+        raise DocumentUnusable("names a document that contains a secret, which is then no longer secret")
     if document.token_endpoint_auth_method not in (None, "none"):
         raise DocumentUnusable("names a document whose token_endpoint_auth_method is not none")
     said = Registration(

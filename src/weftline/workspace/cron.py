@@ -167,7 +167,7 @@ def parse_cron(text: str, timezone: str) -> Cron:
         zone,
     )
     if cron.next(0) is None:
-        raise InvalidRequest(f"cron: {text!r} never comes.")
+        raise InvalidRequest(f"cron: {text!r} never occurs.")
     return cron
 
 

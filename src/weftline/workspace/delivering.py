@@ -34,6 +34,7 @@ _TIMEOUT_S = 10.0
 _MAX_CONCURRENT, _MAX_CONCURRENT_PER_WORKSPACE, _MAX_CONCURRENT_PER_WEBHOOK = 128, 8, 4
 """An endpoint that answers nothing keeps its place for `_TIMEOUT_S`, and a workspace may have many such."""
 _MAX_WAIT_S = 30.0
+_RETRY_S = 5.0
 _MAX_RESPONSE_BYTES = 4096
 
 Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
@@ -66,18 +67,25 @@ class WebhookDeliveries:
         try:
             while True:
                 self._wake.clear()
-                # Without a webhook, the ends of runs are of no interest. Watching begins before reading what is due, so
-                # that a run that ends in between is not missed.
-                enabled = await self._at.records.read(webhooks.any_enabled())
-                self._watch(self._wake.set if enabled else None)
-                now = self._at.clock.now_us()
-                await self._start_due(now)
-                await self._something_to_do(now)
+                try:
+                    await self._look()
+                except StoreError:
+                    logger.exception("webhook deliveries could not be read; trying again")
+                    await asyncio.sleep(_RETRY_S)
         finally:
             tasks = [one.task for one in self._under_way.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        # Without a webhook, the ends of runs are of no interest. Watching begins before reading what is due, so that a
+        # run that ends in between is not missed.
+        enabled = await self._at.records.read(webhooks.any_enabled())
+        self._watch(self._wake.set if enabled else None)
+        now = self._at.clock.now_us()
+        await self._start_due(now)
+        await self._something_to_do(now)
 
     async def _start_due(self, now: int) -> None:
         """Starts what is due, a few of each webhook and workspace at once: slow ones do not hold up the others."""
@@ -118,6 +126,13 @@ class WebhookDeliveries:
                 await self._wake.wait()
 
     async def _deliver(self, row: DeliveryRow) -> None:
+        try:
+            await self._attempt(row)
+        except StoreError:
+            # Still due in the store: it is sent again once the store can be read and accepts writes.
+            await asyncio.sleep(_TIMEOUT_S)
+
+    async def _attempt(self, row: DeliveryRow) -> None:
         webhook = await self._at.records.read(webhooks.by_key(row.webhook))
         if webhook is None:
             return
@@ -136,11 +151,7 @@ class WebhookDeliveries:
             http_status=status,
             error=error,
         )
-        try:
-            await self._at.records.write(deliveries.settle(row.key, attempt))
-        except StoreError:
-            # Still due in the store: it is sent again once the store accepts writes.
-            await asyncio.sleep(_TIMEOUT_S)
+        await self._at.records.write(deliveries.settle(row.key, attempt))
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
         """The response's status and what is wrong with it; "" if nothing."""
@@ -152,6 +163,9 @@ class WebhookDeliveries:
             secret, url = opened(self._at, webhook)
         except WeftlineError as error:
             return None, error.message
+        except Exception:
+            logger.exception("webhook %s: the body of a delivery could not be made", webhook.id)
+            return None, "The server could not make the body; its log has the details."
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"weftline/{__version__}",

@@ -12,6 +12,7 @@ import pytest
 
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.server.large import LargeResponses
+from weftline.store.records import workspaces
 
 from .kit import Reply, World
 
@@ -154,5 +155,20 @@ class TestListening:
             listening.cancel()
             await asyncio.wait({listening})
             assert (await world.call("GET", MCP, credential=key, headers={"accept": "text/html"})).status == 406
+        finally:
+            await world.app.mcp.close()
+
+    async def test_a_call_that_could_not_be_followed_begins_no_run(self, world: World) -> None:
+        key = await world.key()
+        body = {"name": "Helper", "spec": {"modelId": "scripted:seen"}}
+        await world.call("POST", "/api/v1/workspaces/acme/agents", credential=key, body=body)
+        place = world.app.engine.reserve_stream(await world.store.records.write(workspaces.ensure("acme", now=1)))
+        try:
+            reply = await Agent(world, key).mcp()
+            assert "1 streams of this workspace are already open" in reply.text
+            runs = await world.call("GET", "/api/v1/workspaces/acme/agent-runs", credential=key)
+            assert runs.json["runs"] == []
+            place.release()
+            assert SAID in (await Agent(world, key).mcp()).text
         finally:
             await world.app.mcp.close()

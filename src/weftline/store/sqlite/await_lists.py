@@ -85,13 +85,13 @@ def awaits(db: apsw.Connection, wanted: AwaitFilter) -> list[OpenAwait]:
         reads = left is None or size <= left or (not found and wanted.max_bytes != 0)
         # One by one: what is not shown is not read either.
         body: Any = db.execute("SELECT body FROM open_awaits WHERE key = ?", (key,)).fetchone() if reads else (b"",)
-        found.append(_shown(columns, body[0], unread=not reads))
+        found.append(_open_await(columns, body[0], unread=not reads))
         if left is not None:
             left = left - size if reads else 0
     return found
 
 
-def _shown(columns: Sequence[Any], body: bytes, *, unread: bool) -> OpenAwait:
+def _open_await(columns: Sequence[Any], body: bytes, *, unread: bool) -> OpenAwait:
     run, salt, id, workspace, root, root_salt, thread, agent, name, kind, opened_at, deadline_at = columns
     read = Columns()
     return OpenAwait(

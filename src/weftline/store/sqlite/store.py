@@ -94,7 +94,17 @@ class SqliteStore:
         if self._closing:
             return
         self._closing = True
-        await asyncio.to_thread(self._finish)
+        finishing = asyncio.ensure_future(asyncio.to_thread(self._finish))
+        try:
+            await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            # Nobody will ask a second time: the store must not stay locked for as long as the process lives.
+            finishing.add_done_callback(lambda done: None if done.cancelled() else self._let_go())
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing reads or writes any more: closes the database cleanly, and gives the lock back."""
         with ExitStack() as last:
             last.callback(self._directory.release)
             last.callback(self._db.close)

@@ -164,9 +164,9 @@ def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> 
 
 
 def _note_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
-    told = [write for write in writes if deliveries.concerns(write)]
-    if told and deliveries.any_webhooks(db):
-        for write in told:
+    reported = [write for write in writes if deliveries.concerns(write)]
+    if reported and deliveries.any_webhooks(db):
+        for write in reported:
             row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (write.key,)).fetchone()
             deliveries.note(db, write, workspace=row[0])
 

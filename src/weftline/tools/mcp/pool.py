@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from weftline import prompts
 from weftline._version import __version__
 from weftline.mcp_answers import read_leniently
 from weftline.net.address import parse
@@ -226,10 +227,7 @@ class Connection:
                 await asyncio.shield(self._client)
         except TimeoutError:
             self.close()
-            if not self._has_room:
-                message = "It was not asked: the workspace has as many MCP connections in use as it may have."
-                raise TimeoutError(message) from None
-            raise TimeoutError("The server did not answer in time.") from None
+            raise TimeoutError(prompts.MCP_TIMED_OUT if self._has_room else prompts.MCP_NO_CONNECTION) from None
 
     def close(self) -> None:
         if self._closing.is_set():

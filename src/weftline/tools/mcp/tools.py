@@ -353,8 +353,8 @@ def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
     """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
         tool or f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
-        description=f"The MCP server {ref} could not be reached, so its tools are missing. Call this to learn why.",
-        explanation=f"The MCP server {ref} is unavailable: {reason} Go on without its tools.",
+        description=prompts.mcp_stand_in(ref),
+        explanation=prompts.mcp_unavailable(ref, reason),
     )
 
 

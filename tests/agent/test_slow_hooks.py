@@ -1,0 +1,55 @@
+"""What happens while a hook takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from weftline import Agent, Limits, ToolAfter, ToolGate, tool
+from weftline.agent.hooks import ToolBudgetExceeded
+from weftline.testing import ScriptedModel
+
+PATIENCE_S = 60
+
+
+async def test_a_call_that_ends_while_a_hook_is_at_work_is_not_made_again() -> None:
+    began, hooked, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    starts: list[str] = []
+
+    @tool(effect="once", concurrent=True)
+    async def pay() -> str:
+        """Pays."""
+        starts.append("pay")
+        began.set()
+        await hooked.wait()
+        return "Paid."
+
+    @tool(effect="read", concurrent=True)
+    async def look() -> str:
+        """Looks."""
+        raise AssertionError("it has no budget")
+
+    both: dict[str, Any] = {"tool_calls": [{"name": "pay", "args": {}}, {"name": "look", "args": {}}]}
+    agent = Agent(ScriptedModel([both, "Done."]), tools=[pay, look], limits=Limits(tool_budgets={"look": 0}))
+
+    @agent.on(ToolGate)
+    async def until_it_has_begun(gate: ToolGate) -> None:
+        if gate.tool == "look":
+            await began.wait()
+
+    @agent.on(ToolAfter)
+    async def notice(after: ToolAfter) -> None:
+        if after.tool == "pay":
+            ended.set()
+
+    @agent.on(ToolBudgetExceeded)
+    async def take_time(exceeded: ToolBudgetExceeded) -> None:
+        hooked.set()
+        await ended.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)  # until the result is in the log
+
+    async with asyncio.timeout(PATIENCE_S):
+        result = await agent.run("Go.")
+    assert (starts, result.text) == (["pay"], "Done.")
+    assert [(call.name, call.how) for call in result.calls] == [("pay", "returned"), ("look", "budget")]
