@@ -444,12 +444,13 @@ class EmbeddedEngine(StoredRuns):
             await self._settled(run)
             await four_eyes.require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
             run = await self._residents.load(key)
-        if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
+        while answer.args is not None and args is None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
             await self._opener.open_tools(run)
-            args = await edited(run, question.index, answer.args)
-            run = await self._residents.load(key)  # it may have moved on in the meantime
-        elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
+            if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
+                args = await edited(run, question.index, answer.args)
+            run = await self._residents.load(key)
+        if answer.args is None and (question := open_await(run.state, await_id)) and needs_tools(run, question):
             await self._opener.open_tools(run)
             run = await self._residents.load(key)
         question = open_await(run.state, await_id)
