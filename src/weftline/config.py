@@ -148,7 +148,7 @@ class _Reader:
         if family not in known_families():
             raise self._bad(f"{at}.family", f"{family!r} is not a family; there are {families}")
         base_url = self._text(table, "base_url", f"{at}.base_url")
-        if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
+        if base_url is not None and not _is_http(base_url):
             raise self._bad(f"{at}.base_url", "must be an http or https address")
         api_key = self._text(table, "api_key", f"{at}.api_key")
         if api_key in ("", "env:"):
@@ -186,7 +186,7 @@ class _Reader:
         settings = self._converted(f"{at}.oauth", self._table(table, "oauth", f"{at}.oauth"), OAuthSettings)
         if api_key is not None:
             raise self._bad(f"{at}.oauth", "and api_key exclude each other")
-        if urlsplit(settings.token_url).scheme not in ("http", "https"):
+        if not _is_http(settings.token_url):
             raise self._bad(f"{at}.oauth.token_url", "must be an http or https address")
         return settings
 
@@ -279,3 +279,10 @@ class _Reader:
 
     def _bad(self, key: str, fault: str) -> WeftlineError:
         return bad_setting(self._origin, key, fault)
+
+
+def _is_http(address: str) -> bool:
+    try:
+        return urlsplit(address).scheme in ("http", "https")
+    except ValueError:  # a bracket without its other half, or a character that is another one in disguise
+        return False

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from string import Formatter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.notes import PromptNote
-from weftline.store.database import Database
-from weftline.store.records import prompt_overrides
-from weftline.store.records.prompt_overrides import PromptOverrideRow
 from weftline.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from weftline.store.database import Database
+    from weftline.store.records.prompt_overrides import PromptOverrideRow
 
 MAX_ID_CHARS = 128
 MAX_TEMPLATE_CHARS = 100_000
@@ -120,14 +121,18 @@ class Overrides:
 
     async def of(self, records: Database, workspace: int) -> list[PromptOverride]:
         """The newest first. The list grows with what is set later."""
+        from weftline.store.records import prompt_overrides  # an agent that is only defined needs no store
+
         if workspace not in self._by_workspace:
             rows = await records.read(prompt_overrides.of_workspace(workspace))
             self._by_workspace.setdefault(workspace, [_shown(row) for row in rows])
         return self._by_workspace[workspace]
 
     async def add(self, records: Database, workspace: int, one: PromptOverride) -> None:
+        from weftline.store.records import prompt_overrides
+
         known = await self.of(records, workspace)
-        row = PromptOverrideRow(
+        row = prompt_overrides.PromptOverrideRow(
             one.prompt_id, one.thread or "", one.labels, one.template, one.version, one.set_by, one.set_at
         )
         await records.write(prompt_overrides.insert(row, workspace=workspace))

@@ -28,6 +28,7 @@ from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
+from weftline.server.places import Places
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
@@ -42,6 +43,8 @@ from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import MCP_SCOPE
 
 logger = logging.getLogger(__name__)
+
+PAGES_AT_ONCE = 8
 access = logging.getLogger(ACCESS)
 
 
@@ -88,6 +91,8 @@ class App:
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
         self.turns = Turns()
+        self.pages = Places(PAGES_AT_ONCE)
+        """Where pages of lists are made, which may have some megabytes each."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()

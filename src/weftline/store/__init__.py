@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
 
 async def open_store_off_loop(path: Path | str) -> Store:
     """The same in a thread, with `check`. A store that is open by the time that nobody wants it any more is closed."""
+    import asyncio  # loaded by now: something runs
+
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, path, check=True))
     try:
         return await asyncio.shield(opening)

@@ -51,7 +51,12 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
-    prefix = request.query_value("idPrefix")
+    async with app.pages.of(principal.workspace):
+        return await _runs(app, request, matching)
+
+
+async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
+    prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
         rows = await app.engine.runs(matching)
     elif prefixes.is_prefix(prefix):
@@ -60,9 +65,9 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
     size = 0
-    for number, row in enumerate(rows[: wanted.limit]):
+    for number, row in enumerate(rows[:limit]):
         if number % _AT_ONCE == 0:
-            await app.turns.take(principal.workspace)
+            await app.turns.take(matching.workspace or 0)
         # Final texts may be large, so a page ends early rather than grow larger still.
         one = await listed_run(app.engine, row)
         size += len(one.final_text or "") + len(one.error or "")
