@@ -23,8 +23,8 @@ from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
 from weftline.kernel.state import RunTool, State
 from weftline.messages import ToolCall, ToolResult
-from weftline.runtime.conversation import Asked, Closed, Nested
 from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.nested import Asked, Closed, Nested
 from weftline.runtime.preparing import prepare_call
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.tools.base import Diverged, Tool, ToolFailed, ToolOutput

@@ -11,9 +11,9 @@ it is empty; an empty dict or tuple costs it nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import decode
 from msgspec.structs import replace
 
@@ -75,6 +75,7 @@ from weftline.outcome import Bounds
 from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
+from weftline.runtime.nested import Asked, Closed, Nested
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
@@ -114,25 +115,6 @@ _AS_ASKED = TurnCall()
 _NOTHING: dict[str, Any] = {}
 _WITH_ANSWER = frozenset[How]({"returned", "answered"})
 """How a call is closed that has an answer of its tool's, or of who answered in its place."""
-
-
-class Asked(Struct, frozen=True):
-    """A call that another call of the latest turn asked for. `parent` is the id of that one."""
-
-    index: int
-    parent: str
-    name: str
-    body: AskedBody
-
-
-class Closed(Struct, frozen=True):
-    """Its result."""
-
-    index: int
-    result: ToolResult
-
-
-Nested: TypeAlias = Asked | Closed
 
 
 class Conversation:
