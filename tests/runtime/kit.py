@@ -21,6 +21,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -140,12 +141,20 @@ def engine_on(
     carry_out: CarryOut = carrying.carry_out,
     clock: Clock | None = None,
     limits: WorkspaceLimits | None = None,
+    max_recoveries: int = MAX_RECOVERIES,
 ) -> tuple[EmbeddedEngine, ScriptedProvider]:
     provider = ScriptedProvider(parse_scripts(encode(scripts)), record=True)
     models = Catalog()
     models.add(provider)
     engine = EmbeddedEngine(
-        store, models=models, tools=tools, step=step, carry_out=carry_out, clock=clock, limits=limits
+        store,
+        models=models,
+        tools=tools,
+        step=step,
+        carry_out=carry_out,
+        clock=clock,
+        limits=limits,
+        max_recoveries=max_recoveries,
     )
     return engine, provider
 

@@ -68,7 +68,52 @@ async def test_a_run_whose_driver_keeps_failing_is_given_up_though_its_model_str
         run_id = await it.create(space, plan("look", ServerRef("look")))
         end = await ended(it, run_id, space)
         assert (end.status, end.code) == ("failed", "worker_error")
-        assert len(provider.requests) == recovery.MAX_DRIVER_FAILURES
+        assert len(provider.requests) == recovery.MAX_RECOVERIES
+
+
+@pytest.mark.requirement("run.crash.poison")
+@pytest.mark.parametrize("most", [recovery.MAX_RECOVERIES, 1])
+async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others_go_on(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times, or as the setting says. The process has died as often as possible with one run, which a last death
+    is held against; another one was under way, too, and a third one's driver fails."""
+    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(recovery, "RETRY_S", 0.001)
+    disk = MemoryDisk()
+
+    async def carry_out(command: Any, state: Any, work: Any, services: Any, sink: Any) -> Any:
+        outcome = await carrying.carry_out(command, state, work, services, sink)
+        if work.plan.name == "fails":
+            raise RuntimeError("a bug")
+        return outcome
+
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    space = await dead.workspace("acme")
+    killer, other = [await dead.create(space, plan("slow")) for _ in range(2)]
+    await until(lambda: all(any(item.kind == "delta.text" for item in run.items) for run in disk.runs.values()))
+    row = disk.runs[1].row
+    row.suspect, row.alone, row.deaths = 1, most - 1, most - 1
+    disk.runs[1].trial = 1
+    it, provider = engine_on(MoodyStore(disk), SCRIPTS, carry_out=carry_out, max_recoveries=most)
+    async with it:
+        fails = await it.create(space, replace(plan("hello"), name="fails"))
+        assert (await ended(it, await it.create(space, plan("hello")), space)).status == "succeeded"
+        for run_id in (killer, fails):
+            ends = [head for head in await facts(it, run_id, space) if isinstance(head, RunEnded)]
+            assert [(end.status, end.code) for end in ends] == [("failed", "worker_error")]
+            row = await it.find(run_id, workspace=space)
+            last = await it.logs.entry(row.key, row.next_seq - 1)
+            assert last is not None
+            assert b"its recovery failed repeatedly" in last.body
+        key = await it.locate(other, workspace=space)
+        await until(lambda: any(item.kind == "run.adopted" for item in disk.runs[key].items))
+        asked = [request.model for request in provider.requests]
+        assert asked.count("hello") == 1 + most
+        await it.cancel(key)
+    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
 
 
 async def test_driver_errors_with_progress_in_between_end_nothing() -> None:
@@ -78,7 +123,7 @@ async def test_driver_errors_with_progress_in_between_end_nothing() -> None:
         run_id = await it.create(space, plan("look", ServerRef("look")))
         heads = await facts(it, run_id, space)
         lost = [head for head in heads if isinstance(head, AttemptFailed) and head.reason == "abandoned"]
-        assert len(lost) > recovery.MAX_DRIVER_FAILURES
+        assert len(lost) > recovery.MAX_RECOVERIES
         assert sum(isinstance(head, TurnCompleted) for head in heads) > 1
         assert isinstance(heads[-1], RunEnded)
         assert heads[-1].status == "succeeded"
@@ -90,7 +135,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
     it, _ = engine_on(store, SCRIPTS)
     async with it:
         space, thread = await new_thread(store)
-        store.log.unreadable = 2 * recovery.MAX_DRIVER_FAILURES
+        store.log.unreadable = 2 * recovery.MAX_RECOVERIES
         run_id = await it.create(space, plan("hello"), thread=thread)
         assert (await ended(it, run_id, space)).status == "succeeded"
         assert store.log.unreadable == 0
@@ -275,7 +320,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
     (run,) = disk.runs.values()
     await until(lambda: any(item.kind == "delta.text" for item in run.items))
     it, provider = engine_on(MoodyStore(disk), SCRIPTS)  # the other one writes nothing from here on
-    run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_DEATHS_WITHOUT_PROGRESS - 1, 5
+    run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_RECOVERIES - 1, 5
     run.trial = 1
     async with it:
         heads = await facts(it, run_id, space)

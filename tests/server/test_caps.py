@@ -158,6 +158,10 @@ async def test_a_create_that_finds_no_place_for_its_stream_makes_no_run(
         ("max_runs_per_workspace", 0),
         ("max_queued_runs_per_workspace", None),
         ("max_streams_per_workspace", -5),
+        ("max_recoveries", 0),
+        ("max_recoveries", 101),
+        ("max_recoveries", 2.5),
+        ("max_recoveries", True),
         ("trusted_proxies", "10.0.0.1"),
         ("trusted_proxies", ["10.0.0.1/8"]),
         ("trusted_proxies", ["somewhere"]),
@@ -175,11 +179,13 @@ def test_settings_are_taken_as_they_are_given() -> None:
         "max_connections_per_address": 0,
         "head_timeout_s": 3,
         "max_streams_per_workspace": 9,
+        "max_recoveries": 1,
         "trusted_proxies": ["10.0.0.0/8", "::1"],
     }
     options = server_options(Config(server=given))
     assert (options.connections.max_connections, options.connections.max_connections_per_address) == (7, 0)
     assert options.connections.head_timeout_s == 3 and options.workspaces.max_streams_per_workspace == 9
+    assert options.max_recoveries == 1
     assert [str(network) for network in options.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
 
 

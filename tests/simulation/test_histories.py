@@ -40,6 +40,10 @@ def test_a_cancelled_run_estimates_what_a_provider_used_that_does_not_stop() -> 
     simulate(833000112)
 
 
+def test_a_run_that_ends_as_a_person_edits_one_of_its_calls_says_that_it_has() -> None:
+    simulate(590500375)
+
+
 def test_a_stop_estimates_what_a_provider_used_that_does_not_stop() -> None:
     simulate(370303006)
 

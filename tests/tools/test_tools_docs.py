@@ -22,7 +22,7 @@ def test_the_example_of_the_page_runs() -> None:
 
 
 def test_the_example_is_a_tools_file() -> None:
-    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "move", "gross"]
+    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "invoices", "move", "gross"]
 
 
 def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:

@@ -80,6 +80,7 @@ async def engine_here(
                 tools=dialled,
                 model_timeout_s=options.model_timeout_s,
                 slow_turn_s=options.slow_turn_s,
+                max_recoveries=options.max_recoveries,
                 limits=options.workspaces,
             )
             await engine.start()

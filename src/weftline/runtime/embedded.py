@@ -66,6 +66,7 @@ from weftline.runtime.opening import RunOpener
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
@@ -94,6 +95,7 @@ class EmbeddedEngine(StoredRuns):
         model_timeout_s: float = MODEL_TIMEOUT_S,
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
+        max_recoveries: int = MAX_RECOVERIES,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -106,6 +108,7 @@ class EmbeddedEngine(StoredRuns):
         self._model_timeout_s = model_timeout_s
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
+        self._max_recoveries = max_recoveries
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._next_key = 0
@@ -143,6 +146,7 @@ class EmbeddedEngine(StoredRuns):
             new_driver=new_driver,
             knows=self._is_at_home,
             ledger=ledger,
+            max_recoveries=self._max_recoveries,
         )
         opener.family = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
@@ -440,12 +444,13 @@ class EmbeddedEngine(StoredRuns):
             await self._settled(run)
             await four_eyes.require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
             run = await self._residents.load(key)
-        if answer.args is not None and (question := open_await(run.state, await_id)) is not None:
+        while answer.args is not None and args is None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
             await self._opener.open_tools(run)
-            args = await edited(run, question.index, answer.args)
-            run = await self._residents.load(key)  # it may have moved on in the meantime
-        elif (question := open_await(run.state, await_id)) is not None and needs_tools(run, question):
+            if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
+                args = await edited(run, question.index, answer.args)
+            run = await self._residents.load(key)
+        if answer.args is None and (question := open_await(run.state, await_id)) and needs_tools(run, question):
             await self._opener.open_tools(run)
             run = await self._residents.load(key)
         question = open_await(run.state, await_id)

@@ -51,11 +51,11 @@ from weftline.store.base import LogStore, UnderWay
 
 logger = logging.getLogger(__name__)
 
-MAX_DRIVER_FAILURES = 3
+MAX_RECOVERIES = 3
+"""How often a run is tried again without progress: its driver fails, or the process dies with it alone."""
 STORE_RETRY_S = 1.0
 RETRY_S = 0.2
 """After the first failure of a driver; doubled with each further one."""
-MAX_DEATHS_WITHOUT_PROGRESS = 3
 MAX_DEATHS = 10
 MAX_GROUP = 64
 TRIAL_S = 3.0
@@ -113,7 +113,8 @@ class Fleet(Protocol):
 
 
 class Recovery:
-    def __init__(self, store: LogStore, fleet: Fleet) -> None:
+    def __init__(self, store: LogStore, fleet: Fleet, *, max_recoveries: int = MAX_RECOVERIES) -> None:
+        self._max_recoveries = max_recoveries
         self.held = store.held
         """Whether no run may be driven yet: the store comes from a backup."""
         self._store = store
@@ -289,7 +290,7 @@ class Recovery:
             self._fleet.wake_at(due)
 
     async def again(self, key: int, error: BaseException) -> None:
-        """A driver raised, which should never happen: tries again, and gives the run up after the third time in a row.
+        """A driver raised, which should never happen: tries again, and gives the run up after so many times in a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.
         """
@@ -298,7 +299,7 @@ class Recovery:
             await asyncio.sleep(STORE_RETRY_S)
         else:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            if failures >= MAX_DRIVER_FAILURES:
+            if failures >= self._max_recoveries:
                 del self._failures[key]
                 await self._give_up_from_log(key)
                 return
@@ -338,7 +339,7 @@ class Recovery:
         await self._wait_out(fresh, TRIAL_S)
         while self._waiting:
             first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
-            if first.alone >= MAX_DEATHS_WITHOUT_PROGRESS or (first.alone and first.deaths >= MAX_DEATHS):
+            if first.alone >= self._max_recoveries or (first.alone and first.deaths >= MAX_DEATHS):
                 await self._try_no_more(first.key)
                 continue
             too_early_s = self._began_s + _control_s(first) - asyncio.get_running_loop().time()

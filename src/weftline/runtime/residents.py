@@ -65,6 +65,7 @@ class Residents:
         new_driver: NewDriver,
         knows: Callable[[RunPlan], bool],
         ledger: Ledger,
+        max_recoveries: int,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -86,7 +87,7 @@ class Residents:
         self.timers = Timers(store, self, clock=clock)
         self.log = Log(store, clock=clock, observer=self)
         self.driver = new_driver(self.log, self.timers.watch)
-        self.recovery = Recovery(store, self)
+        self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
 
     @property

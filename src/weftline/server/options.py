@@ -15,6 +15,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.services import SLOW_TURN_S
 from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
@@ -56,12 +57,14 @@ _WORKSPACES: Mapping[str, _Range] = {
     "max_queued_runs_per_workspace": _Range(1, _MANY),
     "max_streams_per_workspace": _Range(1, _MANY),
 }
+_RECOVERIES = _Range(1, 100)
 SETTINGS = (
     "public_url",
     "rate_limit_per_minute",
     "webhook_retry_s",
     "model_timeout_s",
     "slow_turn_s",
+    "max_recoveries",
     "stall_s",
     "oauth_redirect_schemes",
     "oauth_registration",
@@ -97,6 +100,8 @@ class ServerOptions(Struct, frozen=True):
     """How long one model call may take, from its request to the end of its answer."""
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 for none."""
+    max_recoveries: int = MAX_RECOVERIES
+    """How often a run that fails or kills the process is tried again without progress before it is given up."""
     stall_s: float = default_stall_s()
     """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -134,6 +139,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "slow_turn_s":
             options = replace(options, slow_turn_s=0.0 if value == 0 else _seconds(config, name, value))
+        elif name == "max_recoveries":
+            options = replace(options, max_recoveries=int(_number(config, name, value, _RECOVERIES)))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":

@@ -214,6 +214,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         tools=tools,
         model_timeout_s=options.model_timeout_s,
         slow_turn_s=options.slow_turn_s,
+        max_recoveries=options.max_recoveries,
         limits=limits,
     )
     tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
