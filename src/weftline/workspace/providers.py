@@ -21,6 +21,7 @@ from weftline.config import provider_settings
 from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, Issue, NotFound, StoreError, WeftlineError, invalid
 from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.damage import UNREADABLE
+from weftline.net.address import InvalidAddress, parse
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
@@ -310,6 +311,11 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
         issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
     if REDACTED in (spec.base_url or ""):
         issues.append(Issue("baseUrl", f"must be sent in full: {REDACTED} stands for what was not shown"))
+    elif spec.base_url is not None:
+        try:
+            parse(spec.base_url)
+        except InvalidAddress as error:
+            issues.append(Issue("baseUrl", str(error)))
     issues += [Issue(f"headers.{header}", REFUSAL) for header in values.headers if frames_request(header)]
     issues += more
     if issues:

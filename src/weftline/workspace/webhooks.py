@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weftline.errors import InvalidRequest, NotFound
+from weftline.net.address import InvalidAddress, parse
 from weftline.redaction import shown_url
 from weftline.store.database import Query
 from weftline.store.records import deliveries, webhooks
@@ -33,6 +34,10 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
     """`events` are the final statuses of runs to report, and `waiting` for what they ask people."""
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise InvalidRequest("url: must be an http or https address.")
+    try:
+        parse(url)
+    except InvalidAddress as error:  # nothing could ever be delivered there
+        raise InvalidRequest(f"url: {error}") from None
     if not events or any(event not in EVENTS for event in events):
         raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
     identity = "wh_" + secrets.token_hex(10)

@@ -187,7 +187,18 @@ async def test_the_secret_is_told_once_and_what_is_removed_is_gone(api: Api, rec
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"url": "ftp://x"}, {"url": "nothing"}, {"url": "http://x", "events": ["created"]}, {"url": 7}]
+    "body",
+    [
+        {},
+        {"url": "ftp://x"},
+        {"url": "nothing"},
+        {"url": "http://x", "events": ["created"]},
+        {"url": 7},
+        {"url": "http://127.1/"},
+        {"url": "http://127.0.0.1%00.example.com/"},
+        {"url": "http://[::ffff:127.1]/"},
+        {"url": "http://x:99999/"},
+    ],
 )
 async def test_a_webhook_that_cannot_be_is_refused(api: Api, body: Json) -> None:
     check_error(await api.post("webhooks", body), 400, "invalid_request")

@@ -120,6 +120,7 @@ async def _without_model(team: Team) -> str:
         ({"family": "nope"}, "family"),
         ({"baseUrl": "ftp://x"}, "baseUrl"),
         ({"baseUrl": "http://["}, "baseUrl"),
+        ({"baseUrl": "http://0x7f.1/"}, "baseUrl"),
         ({"baseUrl": "http://[::ffff:127.1]/"}, "baseUrl"),
         ({"baseUrl": "http://℀.example/"}, "baseUrl"),
         ({"apiKey": f"env:{KEY}"}, "apiKey"),
