@@ -16,49 +16,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from msgspec import UNSET, Raw
-from msgspec.structs import replace
-
 from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
-from weftline.kernel import bodies
 from weftline.kernel.accept import accepts, open_await
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
-    RULES,
     AwaitOutcome,
     CancelRequested,
     Fact,
-    Parent,
-    RunCreated,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.labels import missing_labels
 from weftline.messages import Blob
-from weftline.plan import RunPlan, encode_plan
+from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import four_eyes, ids
 from weftline.runtime import step as stepping
-from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
-from weftline.runtime.budgets import Account, Ledger
-from weftline.runtime.checking import check_models
-from weftline.runtime.children import child_write
+from weftline.runtime.budgets import Ledger
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
-from weftline.runtime.conversation import Conversation, input_bytes
-from weftline.runtime.created_once import CreatedOnce
+from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import Leased, Observer, Resumed
-from weftline.runtime.fallbacks import check_fallbacks
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
+from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
@@ -73,7 +60,7 @@ from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import ServerTools, ToolSource
 from weftline.store import open_store
-from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
+from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
@@ -81,7 +68,6 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
-_ENCODED_HERE_BYTES = 64 * 1024
 
 
 class EmbeddedEngine(StoredRuns):
@@ -111,7 +97,6 @@ class EmbeddedEngine(StoredRuns):
         self._max_recoveries = max_recoveries
         self.clock: Clock = clock or SystemClock()
         self.ready = False
-        self._next_key = 0
         self._moving = asyncio.Event()
 
     async def start(self) -> Self:
@@ -119,12 +104,19 @@ class EmbeddedEngine(StoredRuns):
         given = self._given
         self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
         store = self._log_store = self._store.log
-        self._created_once = CreatedOnce(store)
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
         ledger = self._ledger = Ledger()
         await ledger.open(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
+        self._creator = creator = RunCreator(
+            self._store,
+            clock=self.clock,
+            models=self._models,
+            tools=self._tools,
+            ledger=ledger,
+            require_accepting=self.require_accepting,
+        )
         services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
@@ -133,7 +125,7 @@ class EmbeddedEngine(StoredRuns):
                 services,
                 opener,
                 on_deadline=on_deadline,
-                new_child=self._new_child,
+                new_child=creator.new_child,
                 step=self._step,
                 carry_out=self._carry_out,
             )
@@ -148,14 +140,14 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             max_recoveries=self._max_recoveries,
         )
-        opener.family = self._residents
+        opener.family = creator.residents = self._residents
         self._log, self._driver = self._residents.log, self._residents.driver
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         try:
-            self._next_key = await store.last_key() + 1
+            await creator.open()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)
@@ -264,17 +256,7 @@ class EmbeddedEngine(StoredRuns):
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
-        catalog = await self._models.load(workspace)
-        if plan.model is not None or runs_now:
-            account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
-            check_models(plan, catalog, account)
-        check_fallbacks(plan)
-        if plan.tools:
-            await self._tools.check(plan, workspace=workspace)
-        if (plan.tools or plan.code is not None) and runs_now:
-            refusal = missing_labels(self._tools.required_labels(plan), plan.labels)
-            if refusal is not None:
-                raise refusal
+        await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
 
     async def create(
         self,
@@ -295,84 +277,17 @@ class EmbeddedEngine(StoredRuns):
         server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
         `origin`.
         """
-        self.require_accepting()
-        once = self._created_once
-        slot = None if idempotency is None else await once.take(workspace, idempotency)
-        try:
-            if idempotency is not None and slot is not None:
-                earlier = await once.created(slot, idempotency.digest)
-                if earlier is not None:
-                    once.release(slot)
-                    return earlier
-            await self.check(plan, workspace=workspace, thread=thread)
-            plan = self._resting(plan)
-            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
-            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
-            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
-            self.require_accepting()
-            self._residents.require_room(workspace)
-            now = self.clock.now_us()
-            new = NewRun(
-                ids.new_salt(),
-                workspace,
-                plan.name,
-                metadata,
-                now,
-                RULES,
-                thread,
-                agent=plan.agent_id,
-                idempotency=idempotency,
-                secrets=secrets,
-                blobs=tuple(blobs),
-            )
-            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
-            durable = self._log.mark(run, outside=True)
-        except BaseException:
-            if slot is not None:
-                once.release(slot)
-            raise
-        if run.work.blobs:
-            durable.add_done_callback(run.work.drop_blobs)
-        if slot is None:
-            await durable
-        else:
-            # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
-            durable.add_done_callback(lambda _: once.release(slot))
-            await asyncio.shield(durable)
-        return run.id
-
-    def _new_run(
-        self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
-    ) -> LiveRun:
-        key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=size)
-        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        if new.blobs:
-            work.blobs = {blob.id: blob.data for blob in new.blobs}
-        log = RunLog(self._log_store.next_epoch())
-        behind = new.thread is not None  # until its commit says that it may move
-        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
-        run.new = new
-        self._residents.add(run)
-        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
-        created = RunCreated(RULES, plan.limits, new.thread)
-        self._driver.record(run, (Draft(created, bodies.encode(body)),))
-        self._residents.begin(run)
-        return run
-
-    def _new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
-        key, self._next_key = self._next_key, self._next_key + 1
-        epoch, at = self._log_store.next_epoch(), self.clock.now_us()
-        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
-
-    def _resting(self, plan: RunPlan) -> RunPlan:
-        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
-        if self._store.folder is None or (plan.code is None and not plan.tools):
-            return plan
-        if plan.digests is not None:  # it is another run's
-            plan = replace(plan, digests=None)
-        digests = self._tools.digests(plan)
-        return plan if digests is None else replace(plan, digests=digests)
+        return await self._creator.create(
+            workspace,
+            plan,
+            sent=sent,
+            thread=thread,
+            metadata=metadata,
+            idempotency=idempotency,
+            secrets=secrets,
+            blobs=blobs,
+            origin=origin,
+        )
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
@@ -383,13 +298,11 @@ class EmbeddedEngine(StoredRuns):
         await wake_waiting(store, self._ledger, workspace=workspace, load=load, append=self._append, by=by)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
-        return await self._created_once.find(workspace, idempotency)
+        return await self._creator.created_before(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
         """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
-        self.require_accepting()
-        self._next_key = max(self._next_key, last_key + 1)
-        return await add_ended(self._log_store, write)
+        return await self._creator.add_ended(write, last_key=last_key)
 
     # Requests
 
@@ -586,8 +499,3 @@ class EmbeddedEngine(StoredRuns):
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
-
-
-def _encoded(plan: RunPlan) -> tuple[bytes, int]:
-    """The plan's bytes, and how many of what it says a model reads."""
-    return encode_plan(plan), input_bytes(plan)

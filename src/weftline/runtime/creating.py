@@ -1,0 +1,189 @@
+"""New runs: what is checked before there is one, its key, and its first entry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from weftline.kernel import bodies
+from weftline.kernel.bodies import Origin
+from weftline.kernel.entries import RULES, Parent, RunCreated
+from weftline.labels import missing_labels
+from weftline.messages import Blob
+from weftline.plan import RunPlan, encode_plan
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime import ids
+from weftline.runtime.added import add_ended
+from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.checking import check_models
+from weftline.runtime.children import child_write
+from weftline.runtime.clock import Clock
+from weftline.runtime.conversation import Conversation, input_bytes
+from weftline.runtime.created_once import CreatedOnce
+from weftline.runtime.fallbacks import check_fallbacks
+from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
+from weftline.runtime.residents import Residents
+from weftline.runtime.toolbox import ToolSource
+from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
+
+_ENCODED_HERE_BYTES = 64 * 1024
+
+
+class RunCreator:
+    """`residents` is set before the first run is created."""
+
+    residents: Residents
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        models: WorkspaceCatalogs,
+        tools: ToolSource,
+        ledger: Ledger,
+        require_accepting: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._models = models
+        self._tools = tools
+        self._ledger = ledger
+        self._require_accepting = require_accepting
+        self._once = CreatedOnce(store.log)
+        self._next_key = 0
+
+    async def open(self) -> None:
+        self._next_key = await self._store.log.last_key() + 1
+
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+
+        A plan that names no model needs a default model only if it `runs_now`.
+        """
+        catalog = await self._models.load(workspace)
+        if plan.model is not None or runs_now:
+            account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
+            check_models(plan, catalog, account)
+        check_fallbacks(plan)
+        if plan.tools:
+            await self._tools.check(plan, workspace=workspace)
+        if (plan.tools or plan.code is not None) and runs_now:
+            refusal = missing_labels(self._tools.required_labels(plan), plan.labels)
+            if refusal is not None:
+                raise refusal
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        thread: int | None = None,
+        metadata: str = "{}",
+        idempotency: IdempotencyKey | None = None,
+        secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
+        origin: Origin | None = None,
+    ) -> str:
+        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
+
+        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
+        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
+        `origin`.
+        """
+        self._require_accepting()
+        once = self._once
+        slot = None if idempotency is None else await once.take(workspace, idempotency)
+        try:
+            if idempotency is not None and slot is not None:
+                earlier = await once.created(slot, idempotency.digest)
+                if earlier is not None:
+                    once.release(slot)
+                    return earlier
+            await self.check(plan, workspace=workspace, thread=thread)
+            plan = self._resting(plan)
+            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
+            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
+            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
+            self._require_accepting()
+            self.residents.require_room(workspace)
+            now = self._clock.now_us()
+            new = NewRun(
+                ids.new_salt(),
+                workspace,
+                plan.name,
+                metadata,
+                now,
+                RULES,
+                thread,
+                agent=plan.agent_id,
+                idempotency=idempotency,
+                secrets=secrets,
+                blobs=tuple(blobs),
+            )
+            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
+            durable = self.residents.log.mark(run, outside=True)
+        except BaseException:
+            if slot is not None:
+                once.release(slot)
+            raise
+        if run.work.blobs:
+            durable.add_done_callback(run.work.drop_blobs)
+        if slot is None:
+            await durable
+        else:
+            # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
+            durable.add_done_callback(lambda _: once.release(slot))
+            await asyncio.shield(durable)
+        return run.id
+
+    def _new_run(
+        self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
+    ) -> LiveRun:
+        key, self._next_key = self._next_key, self._next_key + 1
+        conversation = Conversation(plan.messages, size=size)
+        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
+        if new.blobs:
+            work.blobs = {blob.id: blob.data for blob in new.blobs}
+        log = RunLog(self._store.log.next_epoch())
+        behind = new.thread is not None  # until its commit says that it may move
+        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
+        run.new = new
+        self.residents.add(run)
+        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
+        created = RunCreated(RULES, plan.limits, new.thread)
+        self.residents.driver.record(run, (Draft(created, bodies.encode(body)),))
+        self.residents.begin(run)
+        return run
+
+    def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
+        key, self._next_key = self._next_key, self._next_key + 1
+        epoch, at = self._store.log.next_epoch(), self._clock.now_us()
+        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
+
+    def _resting(self, plan: RunPlan) -> RunPlan:
+        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
+        if self._store.folder is None or (plan.code is None and not plan.tools):
+            return plan
+        if plan.digests is not None:  # it is another run's
+            plan = replace(plan, digests=None)
+        digests = self._tools.digests(plan)
+        return plan if digests is None else replace(plan, digests=digests)
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        return await self._once.find(workspace, idempotency)
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        self._require_accepting()
+        self._next_key = max(self._next_key, last_key + 1)
+        return await add_ended(self._store.log, write)
+
+
+def _encoded(plan: RunPlan) -> tuple[bytes, int]:
+    """The plan's bytes, and how many of what it says a model reads."""
+    return encode_plan(plan), input_bytes(plan)
