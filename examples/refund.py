@@ -93,13 +93,13 @@ def until_asked(run: Run) -> AwaitOpened:
 
 
 def approve_elsewhere(server: ServerProcess, run_id: str, *, key: str) -> None:
-    """The boss, at another terminal: less than was asked for."""
-    approve = ["approve", run_id, "--url", server.url, "--args", '{"customer": "Ben", "amount_eur": 200}']
+    """The boss, at another terminal."""
+    approve = ["approve", run_id, "--url", server.url]
     env = {**os.environ, "WEFTLINE_API_KEY": key}
     done = subprocess.run(
         [sys.executable, "-m", "weftline", *approve], env=env, capture_output=True, text=True, check=True
     )
-    print(f"boss      weftline approve … --args …: {done.stdout.strip()}")
+    print(f"boss      weftline approve …: {done.stdout.strip()}")
 
 
 def audit(run: Run) -> None:

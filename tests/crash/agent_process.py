@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from weftline import Agent, Behavior, Engine, OutputReady, RunContext, ToolContext, ToolGate, tool
+from weftline.agent.hooks import TurnEnded
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 
@@ -45,6 +46,11 @@ def at_most_five(gate: ToolGate) -> None:
         gate.block("Too much.")
     elif gate.args["amount"] > 5:
         gate.args = {"amount": 5}
+
+
+@agent.on(TurnEnded)
+def count(turn: TurnEnded, context: RunContext) -> None:
+    context.state["turns"] = turn.turn + 1
 
 
 @agent.on(OutputReady)

@@ -20,6 +20,7 @@ WRITES = {
     "instructions.rendered": 1,
     "call.gated": 2,
     "results.over_budget": 1,
+    "state.changed": 2,
     "output.accepted": 1,
     "output.rejected": 1,
 }

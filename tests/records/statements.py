@@ -73,6 +73,8 @@ def examples(hint: Any, name: str = "") -> list[Any]:
         return [tuple(examples(part)[-1] for part in arguments)]
     if typing.get_origin(hint) is typing.Literal:
         return [arguments[-1]]
+    if typing.get_origin(hint) is dict:
+        return [{}, {examples(arguments[0])[-1]: examples(arguments[1])[-1]}]
     assert typing.get_origin(hint) in (tuple, list, Sequence), f"give examples of {hint}"
     item = examples(arguments[0])[-1]
     return [(), (item, item)]
