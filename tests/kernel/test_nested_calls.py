@@ -21,7 +21,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule
 from weftline.kernel.state import CallModel, Consult, ConsultPolicy, RunTool, StartChild
 
-from .world import Ask, World, call
+from .world import SECOND, Ask, World, call
 
 
 def running(*, limits: Limits | None = None, gated: bool = False, beside: str = "") -> World:
@@ -203,6 +203,18 @@ def test_the_cap_on_calls_ends_what_code_may_do_and_the_run_comes_to_its_end() -
     world.finish(RunTool(0, 1, 1))
     world.finish(HOST)
     assert [head.reason for head in world.heads(FinalForced)] == ["tool_cap"]
+
+
+def test_the_time_of_a_run_is_up_although_it_has_reached_the_cap_on_calls() -> None:
+    rule = PolicyRule(max_tool_calls=2, time_budget_us=5 * SECOND)
+    world = running(limits=Limits(policy=rule))
+    for _ in range(2):
+        world.ask_further(HOST, "scan")
+    assert [head.reason for head in world.heads(CapReached)] == ["tool_cap"]
+    world.wait_until(world.clock + 5 * SECOND)
+    assert [head.reason for head in world.heads(CapReached)] == ["tool_cap", "time_budget"]
+    assert not world.state.batch.unclosed
+    assert [head.reason for head in world.heads(FinalForced)] == ["time_budget"]
 
 
 def test_what_a_policy_says_of_a_turn_holds_for_what_its_code_calls() -> None:

@@ -60,6 +60,14 @@ def test_a_person_may_be_told_that_a_cancelled_run_takes_no_answers() -> None:
     simulate(197)
 
 
+def test_the_time_of_a_run_is_up_although_it_has_reached_another_cap() -> None:
+    simulate(701001281)
+
+
+def test_a_time_has_its_run_although_the_clock_was_set_back_before_its_schedule_moved_on() -> None:
+    simulate(701004691)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -60,7 +60,7 @@ def out_of_time(s: State) -> Decision | None:
         append += _cut_off(s, rule)
     else:
         return None  # the next model call will be the last one
-    if not s.policy.reached:
+    if s.policy.reached != "time_budget":
         append.insert(0, New(CapReached("time_budget", rule.time_budget_us or 0, s.policy.time.us)))
     return Decision(tuple(append)) if append else None
 
@@ -205,7 +205,7 @@ def _limit_us(s: State) -> int | None:
         return None if bound is None else (s.policy.time.final_us or 0) + bound
     if budget is None:
         return None
-    in_grace = bool(s.guards.final or s.policy.reached)
+    in_grace = bool(s.guards.final) or s.policy.reached == "time_budget"
     return budget + _grace_us(rule) if in_grace else budget
 
 
@@ -227,7 +227,7 @@ def _no_answer(s: State) -> Decision:
 def _cut_off(s: State, rule: PolicyRule) -> list[New]:
     """Answers the calls that have no result. A child run is cancelled by the runtime, and its call closed then."""
     append: list[New] = []
-    in_grace = not s.policy.reached
+    in_grace = s.policy.reached != "time_budget"
     for index, call in enumerate(s.batch.calls):
         if call.stage == "closed" or call.waits_for_child or call.child_ended:
             continue
@@ -302,7 +302,9 @@ def _is_running(s: State, call: Call) -> bool:
 
 
 def cap_reached(s: State, head: CapReached) -> State:
-    use = replace(s.policy, reached=s.policy.reached or head.reason)
+    # The time may be up while calls are under way of a run that has reached another cap: that cuts them off.
+    reason = head.reason if head.reason == "time_budget" else s.policy.reached or head.reason
+    use = replace(s.policy, reached=reason)
     return replace(s, version=s.version + 1, policy=use)
 
 

@@ -76,7 +76,8 @@ def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
     stopwatch, limit_us = Stopwatch(), policy.time_budget_us
     for entry, following in pairwise(log.entries):
         stopwatch.read(entry)
-        if isinstance(entry.head, FinalForced | CapReached):  # the last turn has a grace, whatever made it the last one
+        timed_out = isinstance(entry.head, CapReached) and entry.head.reason == "time_budget"
+        if timed_out or isinstance(entry.head, FinalForced):  # the last turn has a grace, whatever made it the last one
             limit_us = policy.time_budget_us + (
                 GRACE_US if policy.finalizer_grace_us is None else policy.finalizer_grace_us
             )

@@ -149,12 +149,14 @@ def check_schedules(evidence: Evidence, logs: Sequence[RunLog], planned: Sequenc
             require("T1", time not in runs, f"{one.id} has two runs for {time}")
             runs[time] = log
         _belong(evidence, one, runs)
+        # The next time has its run already if a process died before its schedule moved on, and the clock was set back.
+        runs.pop(one.until, None)
         _dealt_with(evidence, one, runs)
         _noted(one, runs)
 
 
 def _belong(evidence: Evidence, one: Planned, runs: dict[int, RunLog]) -> None:
-    due = set(one.times())
+    due = {*one.times(), one.until}
     for time, log in runs.items():
         require("T1", time in due, f"{one.id} has a run for {time}, which is none of its times")
         began = log.entries[0].at
