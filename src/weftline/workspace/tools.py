@@ -93,16 +93,17 @@ async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Ma
     return await at.records.write(query())
 
 
-async def change(at: Workspaces, workspace: int, id: str, changes: ToolChanges) -> ToolRow:
+async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> ToolRow:
     """Changes a tool; runs under way see the change when they are next resumed.
 
-    If its origin changes, its secrets must be given again.
+    If its origin changes, its secrets must be given again. `[redacted]` stands for what is stored.
     """
-    await _require_checkable(changes.parameters)
+    await _require_checkable(sent.parameters)
 
     def query() -> Query[ToolRow]:
         row = yield from _existing(id, workspace=workspace)
         before, values = opened(row, vault=at.vault)
+        changes = _without_marks(sent, values)
         if changes.kind not in (UNSET, row.kind):
             raise invalid([Issue("kind", f"cannot be changed: the tool is of kind `{row.kind}`")])
         spec = _changed(before, changes)
@@ -211,6 +212,18 @@ def not_of_kind(field: str) -> Issue:
 def fields_of_others(kind: str) -> tuple[str, ...]:
     """The fields that tools of this kind do not have."""
     return _OF_HTTP if kind == "code" else _OF_CODE
+
+
+def _without_marks(changes: ToolChanges, values: Mapping[str, str]) -> ToolChanges:
+    """The changes, without secrets that stay as they are."""
+    marked = [name for name, value in changes.secrets.items() if value == REDACTED]
+    unknown = [
+        Issue(f"secrets.{name}", "is not stored, so there is nothing to keep") for name in marked if name not in values
+    ]
+    if unknown:
+        raise invalid(unknown)
+    kept = {name: value for name, value in changes.secrets.items() if name not in marked}
+    return replace(changes, secrets=kept) if marked else changes
 
 
 def _kept_secrets(before: StoredSpec, changes: ToolChanges, *, when: str) -> list[Issue]:

@@ -122,6 +122,16 @@ async def test_tools_are_created_read_changed_and_deleted(server: ServerProcess,
     assert changed.status == 200, changed.body
     assert changed.json["description"] == "New." and changed.json["secrets"] == ["OTHER", "TOKEN"]
     assert changed.json["url"] == tool["url"] and changed.json["effect"] == "idempotent"
+    back = await api.call("PATCH", f"tools/{tool['id']}", changed.json)  # as it was read
+    assert (back.status, back.json["secrets"]) == (200, ["OTHER", "TOKEN"]), back.body
+    kept = await api.call("PATCH", f"tools/{tool['id']}", {"secrets": {"TOKEN": "[redacted]"}})
+    assert (kept.status, kept.json["secrets"]) == (200, ["OTHER", "TOKEN"])
+    marked = await api.call("PATCH", f"tools/{tool['id']}", {"secrets": {"NEW": "[redacted]"}})
+    assert "secrets.NEW" in check_error(marked, 400, "invalid_request")["message"]
+    moved = await api.call(
+        "PATCH", f"tools/{tool['id']}", {"url": "https://elsewhere.example/", "secrets": {"TOKEN": "[redacted]"}}
+    )
+    assert "must be sent again" in check_error(moved, 400, "invalid_request")["message"]
     gone = await api.call("PATCH", f"tools/{tool['id']}", {"secrets": {"TOKEN": None}})
     assert "TOKEN" in check_error(gone, 400, "invalid_request")["message"]
     assert (await api.call("DELETE", f"tools/{tool['id']}")).json == {"ok": True}

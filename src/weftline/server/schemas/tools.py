@@ -38,7 +38,6 @@ class _ToolFields(BaseModel):
     method: Method = "GET"
     headers: Headers = {}
     body: Any = None
-    secrets: dict[_SecretName, _SecretValue | None] = {}
     effect: Literal["read", "idempotent", "once"] | None = None
     timeoutMs: Annotated[int, Field(ge=100, le=300_000)] = 30_000
     language: Language = "typescript"
@@ -51,6 +50,7 @@ class ToolModel(_ToolFields):
     name: ToolName
     url: Url = ""
     """Of kind `http`, where it is required, as `source` is of kind `code`."""
+    secrets: dict[_SecretName, _SecretValue | None] = {}
 
 
 class ToolChangesModel(_ToolFields):
@@ -58,6 +58,8 @@ class ToolChangesModel(_ToolFields):
 
     name: ToolName = ""
     url: Url = ""
+    secrets: dict[_SecretName, _SecretValue | None] | list[_SecretName] = {}
+    """A list of names, as a tool is shown with, changes nothing."""
 
 
 _TOOL = shape_of(ToolModel)
@@ -148,7 +150,7 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
         timeout_s=sent.timeoutMs / 1000 if "timeoutMs" in given else UNSET,
         source=sent.source if "source" in given else UNSET,
         language=sent.language if "language" in given else UNSET,
-        secrets=dict(sent.secrets),
+        secrets={} if isinstance(sent.secrets, list) else dict(sent.secrets),
     )
 
 
