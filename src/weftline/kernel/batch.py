@@ -167,11 +167,9 @@ class Batch(_Room, frozen=True):
     def is_waiting(self, index: int, *, most: int, paused: bool) -> bool:
         """Whether a call that asked for others cannot go on before somebody outside has moved one of those.
 
-        Nobody knows what it does besides. It can be cut off if it may be repeated: it is carried out again from the
-        start, and what it asks for is answered as before.
+        Nobody knows what it does besides.
         """
-        host = self.calls[index]
-        if not self.nested or not host.host or host.effect not in ("read", "idempotent"):
+        if not self.nested or not self.calls[index].host:
             return False
         open = 0
         for call in self.calls[-self.nested :]:

@@ -79,7 +79,7 @@ def carry_on(s: State) -> Decision:
         elif call.asked_back:
             _answered_back(s, index, call, append)
         elif not call.lost:
-            if not s.is_waiting(index):
+            if not s.may_be_cut_off(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
             _recover(s, index, call, append, start, still=s.control.paused or overdue)
@@ -91,7 +91,8 @@ def carry_on(s: State) -> Decision:
         _consult(s, start)
     if s.questions.open and not s.control.paused and not overdue:
         _consult_awaits(s, start)
-        if not start and s.limits.nobody_to_ask and _only_people_can_help(s):
+        stands_still = all(isinstance(one, RunTool) and s.is_waiting(one.index) for one in start)
+        if stands_still and s.limits.nobody_to_ask and _only_people_can_help(s):
             return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
     if batch.grants:
         due_at = min([call.grant.expires_at for call in batch.calls if call.grant] + ([due_at] if due_at else []))

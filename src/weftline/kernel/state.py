@@ -284,7 +284,8 @@ class State(Room, frozen=True):
         """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
         if self.attempt.open or self.compaction.open:
             return True
-        return any(call.child is None and not call.awaiting and not call.asked_back for call in self._running)
+        begun = [self.batch.calls[index] for index in self.batch.running if not self.may_be_cut_off(index)]
+        return any(call.child is None and not call.awaiting and not call.asked_back for call in begun)
 
     def is_waiting(self, index: int) -> bool:
         """Whether a call that asked for others cannot go on before somebody outside has moved one of those."""
@@ -292,6 +293,11 @@ class State(Room, frozen=True):
         if not batch.nested:
             return False
         return batch.is_waiting(index, most=limits.max_concurrent_calls, paused=self.control.paused)
+
+    def may_be_cut_off(self, index: int) -> bool:
+        """Whether nothing is lost if such a call ends: it is carried out again from the start, and what it asks for is
+        answered as before."""
+        return self.batch.calls[index].effect in ("read", "idempotent") and self.is_waiting(index)
 
     @property
     def keeps_time(self) -> bool:
@@ -329,10 +335,12 @@ class State(Room, frozen=True):
             return True  # nothing begins beside a call in doubt, or one that waits for those that it asked for
         if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # whoever has something to say does not wait for whoever has yet to answer
-        return all(
-            call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child)
-            for call in batch.calls
-        )
+        begin = [
+            index
+            for index, call in enumerate(batch.calls)
+            if not (call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child))
+        ]
+        return all(map(self.is_waiting, begin))
 
     @property
     def depth(self) -> int:

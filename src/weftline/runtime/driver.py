@@ -417,7 +417,7 @@ def _is_finishing(run: LiveRun) -> bool:
     if not run.state.control.paused or run.state.ended:
         return False
     # What asks for others waits for a resume if those do.
-    return any(not (key[1] in run.work.hosts and run.state.is_waiting(key[1])) for key in run.driving.tasks)
+    return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:

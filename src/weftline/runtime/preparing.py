@@ -29,6 +29,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import ask_of
 from weftline.tools.base import (
     Tool,
     doubt_policy,
@@ -131,6 +132,11 @@ async def prepare_call(
         terminal=ends_run(tool),
         host=is_host(tool),
     )
+    limits = work.plan.limits
+    alone = hidden and limits.nobody_to_ask and not limits.await_gate
+    if misfit is None and alone and (question := ask_of(tool, args)) is not None:
+        # What asks on somebody else's behalf can be told so; the run need not fail because of it.
+        misfit, asked = _Misfit(prompts.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
     if misfit is not None:
         return Prepared(asked, args, misfit.text, failure=misfit.failure)
     if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:

@@ -84,6 +84,11 @@ async def test_one_choice_is_a_choice(tmp_path: Path) -> None:
     assert '"content": {"sure": false}' in result.calls[-1].result
 
 
+async def test_where_nobody_can_be_asked_the_server_is_told_so_and_the_run_goes_on(tmp_path: Path) -> None:
+    result = await Agent(model(calls("small__ask", what="")), tools=[Small(tmp_path).tools]).run("Go.")
+    assert result.status == "succeeded" and '"action": "decline"' in result.calls[-1].result
+
+
 async def test_a_model_cannot_call_what_puts_questions_to_people(tmp_path: Path) -> None:
     agent = Agent(model(calls("small__question", message="Your password?")), tools=[Small(tmp_path).tools])
     async with Engine() as engine:
@@ -120,6 +125,19 @@ async def test_a_call_that_must_not_be_repeated_is_not_cut_off_while_somebody_is
         await run.answer(question.id, {"name": "Ann"})
         result = await run.result()
     assert result.calls[-1].how == "returned" and small.calls == ["ask x"]
+
+
+@pytest.mark.parametrize("name", ["ask", "wonder"])
+async def test_whoever_thinks_about_an_answer_does_not_use_up_the_runs_time(tmp_path: Path, name: str) -> None:
+    agent = Agent(model(calls(f"small__{name}", what="x")), tools=[Small(tmp_path).tools])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        (question,) = await asked(engine, run)
+        async with asyncio.timeout(30):
+            while (await run.snapshot()).status != "paused":  # noqa: ASYNC110  (once its driver has left)
+                await asyncio.sleep(0.001)
+        await run.answer(question.id, {"name": "Ann"})
+        assert (await run.result()).calls[-1].how == "returned"
 
 
 async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run_is_about(tmp_path: Path) -> None:
