@@ -68,6 +68,15 @@ def test_a_time_has_its_run_although_the_clock_was_set_back_before_its_schedule_
     simulate(701004691)
 
 
+def test_a_schedule_names_the_run_that_began_before_a_crash_whichever_of_its_times_was_missed() -> None:
+    simulate(801002463)
+
+
+@pytest.mark.parametrize("seed", [789004896, 801002154])
+def test_nothing_is_reserved_on_the_strength_of_what_a_crash_can_undo(seed: int) -> None:
+    simulate(seed)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -91,6 +91,9 @@ async def call_model(
     assembler = call.assembler
     assembler.provider = model.provider.name
     await sink.permit()
+    if work.account is not None and work.account.active:
+        # What it may cost is reserved for good, and so is given back what others had reserved: a crash changes neither.
+        await sink.durable()
     call.begin()
     renewals = watch_renewals()
     stream = open_stream(model.provider, request)

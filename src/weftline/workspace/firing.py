@@ -27,6 +27,8 @@ _RETRY_S = 5.0
 _AT_ONCE = 2
 """Runs of one workspace that are being created: each may be work for a processor."""
 _AT_ONCE_IN_ALL = 16
+_LOOK_FOR = 100
+"""Missed times that are looked at for a run that nobody has noted."""
 _MAX_ERROR_CHARS = 500
 
 Start: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str]]
@@ -148,15 +150,27 @@ class ScheduleAlarm:
             await self._settle(row, row.next_at, error=error.message, now=now)
             return True
         if not times:
-            # It may have begun in time, and the process that began it have died before it could say so.
-            run = await self._started(row, row.next_at)
+            time, run = await self._begun(row, row.next_at, now=now)
             error = "Skipped: its time was missed." if run is None else ""
-            await self._settle(row, row.next_at, run=run, error=error, now=now)
+            await self._settle(row, time, run=run, error=error, now=now)
             return True
         for time in times:
             async with self._places:
                 await self._fire_once(row, time, now=now if time == times[-1] else time)
         return True
+
+    async def _begun(self, row: ScheduleRow, first: int, *, now: int) -> tuple[int, str | None]:
+        """The time that has a run among those from `first` to `now`, and its run: it may have begun in time, and the
+        process that began it have died before it could say so. Without any, the first one."""
+        timing, time = timing_of(row), first
+        for _ in range(_LOOK_FOR):
+            if (run := await self._started(row, time)) is not None:
+                return time, run
+            following = timing.next(time)
+            if following is None or following > now:
+                break
+            time = following
+        return first, None
 
     async def _fire_once(self, row: ScheduleRow, time: int, *, now: int) -> None:
         run, error = None, ""
