@@ -77,6 +77,10 @@ def test_nothing_is_reserved_on_the_strength_of_what_a_crash_can_undo(seed: int)
     simulate(seed)
 
 
+def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again() -> None:
+    simulate(801003574)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -39,6 +39,8 @@ class _Question(Struct):
 def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
         return  # times in the log then differ from the history's, or reading what is due takes too long
+    if log.order.tag in {tag for _, tag in evidence.troubles.losses}:
+        return  # after a write of its own has failed it is read again, some time later
     questions = _questions(evidence, log)
     # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
     rung_s = [_when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, TimerFired)]

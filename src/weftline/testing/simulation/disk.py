@@ -35,6 +35,8 @@ class Faults(Struct):
     """How often a single write of a flush fails permanently."""
     refused: int = 0
     """Flushes and other writes refused so far."""
+    failed: int = 0
+    """Single writes that failed so far."""
 
 
 class Entry(Struct, frozen=True):
@@ -177,6 +179,7 @@ class Disk:
             return flush(writes)
         damaged = [self.rng.random() < self.faults.damages for _ in writes]
         done = iter(flush([write for write, bad in zip(writes, damaged, strict=True) if not bad]))
+        self.faults.failed += sum(damaged)
         failure = WeftlineError("The write failed.")
         return [Written("failed", error=failure) if bad else next(done) for bad in damaged]
 
