@@ -81,6 +81,15 @@ def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again
     simulate(801003574)
 
 
+def test_a_queued_run_whose_clock_was_set_back_is_not_told_the_time_for_ever() -> None:
+    simulate(845002265)
+
+
+@pytest.mark.parametrize("seed", [812000905, 823001243, 834001927])
+def test_nobody_is_told_of_an_end_that_a_crash_can_undo(seed: int) -> None:
+    simulate(seed)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

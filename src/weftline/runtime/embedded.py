@@ -368,8 +368,8 @@ class EmbeddedEngine(StoredRuns):
             run = await self._residents.load(key)
         question = open_await(run.state, await_id)
         if question is None:
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             ended = run.state.ended or bool(run.state.control.cancel)
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
         if args is not None:

@@ -82,9 +82,12 @@ class Timers:
 
         What is over already is among the reasons why it does.
         """
-        state = run.state
+        state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
-        deadline_at = min([one for one in deadlines if one is not None], default=None)
+        # Where the clock was set back, the run knows a later time: to tell it of an earlier one would be for nothing.
+        deadline_at = min(
+            [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
+        )
         if deadline_at is not None:
             run.driving.due_at = deadline_at
             self.watch(run, deadline_at)
