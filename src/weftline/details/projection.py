@@ -77,7 +77,7 @@ def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFa
     return RunFacts(run_id, agent_of(plan), thread, _decode_given(plan).turn_id or run_id)
 
 
-class Teller:
+class DetailProjection:
     """Makes the details of one run of its entries.
 
     Most are made of one entry alone. What a model call used is told with the model that was asked, an answer with its
@@ -97,12 +97,12 @@ class Teller:
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """What an entry tells, in order."""
         self.learn(head, body)
-        return [self._placed(detail, seq=seq, at=at) for detail in self._told(head, body)]
+        return [self._placed(detail, seq=seq, at=at) for detail in self._details_of(head, body)]
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The same for one that has no head."""
-        told = _observed(kind, body)
-        return [] if told is None else [self._placed(told, seq=seq, at=at)]
+        detail = _observed(kind, body)
+        return [] if detail is None else [self._placed(detail, seq=seq, at=at)]
 
     def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
         facts = self.facts
@@ -134,7 +134,7 @@ class Teller:
             case _:
                 pass
 
-    def _told(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
+    def _details_of(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
         match head:
             case RunCreated():
                 yield details.PhaseChanged(phase="prompted")
