@@ -81,7 +81,7 @@ class LatestTurn:
         self.finals: dict[str, ClosedBody] = {}
         """The results that may end the run, by the id of the call."""
         self.nested: dict[int, list[Nested]] = {}
-        """The calls that calls asked for and their results, in the order of the log, by the index of the one that asked.
+        """The calls that a call asked for and their results, in the order of the log, by the index of that call.
         No model reads them."""
         self.after_results: tuple[str, ...] = ()
         """What the model reads once every call has its result."""
