@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
-from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
+from weftline.details.teller import NEEDED_HEADS, Teller, comes_after, facts_of
 from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
-from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
@@ -49,16 +49,16 @@ async def teller_of(host: Engine, key: int, run_id: str) -> Teller:
     thread = None if row is None else await host.session_id(row.thread)
     teller = Teller(facts_of(run_id, created=None if first is None else first.body, thread=thread))
     for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
-        teller.learn(decode_fact.decode(head), b"")
-    for one in await host.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
-        teller.learn(decode_fact.decode(one.head), one.body)
+        teller.learn(decode_fact.decode(head))
+    for one in await host.newest_facts(key, kinds=teller.needed, limit=_MANY, max_bytes=_MANY):
+        teller.learn_whole(decode_fact.decode(one.head), one.body)
     return teller
 
 
 def profiled_events(
     batch: EntryBatch, teller: Teller, classes: frozenset[type[Event]]
 ) -> Iterator[AnyEvent | AnyDetail]:
-    """The events of a batch that are of these classes; details come before the event that is made of the same entry."""
+    """The events of a batch that are of these classes; most details come before the event of the same entry."""
     plain = {event.seq: event for event in events_of(batch)}
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -67,7 +67,9 @@ def profiled_events(
             if not batch.after < seq <= batch.last_seq:
                 continue
             event = plain.get(seq)
-            both = [*told] if event is None else [event, *told] if isinstance(head, RunCreated) else [*told, event]
+            later = [] if head is None else [detail for detail in told if comes_after(detail, head)]
+            earlier = [detail for detail in told if detail not in later]
+            both = [*earlier, *later] if event is None else [*earlier, event, *later]
             yield from [one for one in both if type(one) in classes]
 
 

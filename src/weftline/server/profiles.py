@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
+from weftline.details.teller import NEEDED_HEADS, Teller, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
@@ -40,8 +40,8 @@ async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) ->
     teller = Teller(facts)
     for head in await engine.logs.heads(key, kinds=NEEDED_HEADS):
         with suppress(*UNREADABLE):  # the stream says so when it gets there
-            teller.learn(decode_fact.decode(head), b"")
-    for one in await engine.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+            teller.learn(decode_fact.decode(head))
+    for one in await engine.newest_facts(key, kinds=teller.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
-            teller.learn(decode_fact.decode(one.head), one.body)
+            teller.learn_whole(decode_fact.decode(one.head), one.body)
     return profiled(ProfiledFrames(teller, types))
