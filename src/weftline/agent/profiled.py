@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
-from weftline.details.projection import NEEDED, NEEDED_HEADS, DetailProjection, facts_of
+from weftline.details.projection import NEEDED_HEADS, DetailProjection, comes_after, facts_of
 from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
-from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
@@ -49,16 +49,16 @@ async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection
     thread = None if row is None else await host.session_id(row.thread)
     projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
     for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
-        projection.learn(decode_fact.decode(head), b"")
-    for one in await host.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
-        projection.learn(decode_fact.decode(one.head), one.body)
+        projection.learn(decode_fact.decode(head))
+    for one in await host.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+        projection.learn_whole(decode_fact.decode(one.head), one.body)
     return projection
 
 
 def profiled_events(
     batch: EntryBatch, projection: DetailProjection, classes: frozenset[type[Event]]
 ) -> Iterator[AnyEvent | AnyDetail]:
-    """The events of a batch that are of these classes; details come before the event that is made of the same entry."""
+    """The events of a batch that are of these classes; most details come before the event of the same entry."""
     plain = {event.seq: event for event in events_of(batch)}
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -67,8 +67,9 @@ def profiled_events(
             if not batch.after < seq <= batch.last_seq:
                 continue
             event = plain.get(seq)
-            own = [] if event is None else [event]
-            both = [*own, *details] if isinstance(head, RunCreated) else [*details, *own]
+            later = [] if head is None else [detail for detail in details if comes_after(detail, head)]
+            earlier = [detail for detail in details if detail not in later]
+            both = [*earlier, *later] if event is None else [*earlier, event, *later]
             yield from [one for one in both if type(one) in classes]
 
 

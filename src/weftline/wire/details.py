@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from weftline.details import AnyDetail
 from weftline.details.profiles import DETAILS, types_of
-from weftline.details.projection import DetailProjection, key_of, type_of
-from weftline.kernel.entries import Fact, RunCreated
+from weftline.details.projection import DetailProjection, comes_after, key_of, type_of
+from weftline.kernel.entries import Fact
 from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.observed import OBSERVED, frame, observed
 from weftline.wire.responses import iso
@@ -69,10 +69,11 @@ class ProfiledFrames:
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> bytes:
         main = project(head, body, run_id=self._projection.facts.run_id)
-        details = [_shown(detail) for detail in self._projection.of_fact(head, body, seq=seq, at=at)]
+        details = self._projection.of_fact(head, body, seq=seq, at=at)
+        earlier = [_shown(detail) for detail in details if not comes_after(detail, head)]
+        later = [_shown(detail) for detail in details if comes_after(detail, head)]
         events = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
-        # A run begins before it is in a phase. Everything else is told before the event that clients know already.
-        return self._framed(seq, [*events, *details] if isinstance(head, RunCreated) else [*details, *events])
+        return self._framed(seq, [*earlier, *events, *later])
 
     def of_observations(self, first_seq: int, kind: str, joined: bytes, *, at: int, after: int, upto: int) -> bytes:
         frames: list[bytes] = []
