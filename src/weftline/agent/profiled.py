@@ -44,7 +44,7 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
 
 
 async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
-    """A teller that may begin at any entry of the run."""
+    """A projection that may begin at any entry of the run."""
     row, first = await host.row(key), await host.entry(key, 1)
     thread = None if row is None else await host.session_id(row.thread)
     projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))

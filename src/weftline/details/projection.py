@@ -36,7 +36,7 @@ from weftline.plan import agent_of
 RATE_LIMITED = "rate_limited"
 """The code of the note that a rate-limited model call leaves."""
 NEEDED_HEADS = ("attempt.started", "compaction.started", *waiting.HEADS)
-"""The entries whose heads a teller has to have seen to tell those after them."""
+"""The entries whose heads a projection needs to see before it can project those after them."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
