@@ -35,6 +35,7 @@ PUBLIC = [
     "Preset",
     "Prompt",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",

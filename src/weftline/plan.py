@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
+from weftline.engine_options import EngineOptions
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.messages import Message, OutputSchema, Sampling
@@ -151,6 +152,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
     asked_by: ParentCall | None = None
     """For a child run."""
+    engine: EngineOptions | None = None
+    """What its engine is told about it; None for nothing."""
 
     @property
     def thread_keeps_all(self) -> bool:
