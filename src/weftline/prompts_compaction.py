@@ -36,7 +36,7 @@ def earlier_summary(text: str) -> str:
     return f"Summary of what came before: {text}"
 
 
-def was_told(text: str) -> str:
+def instructions(text: str) -> str:
     return f"Instructions: {text}"
 
 

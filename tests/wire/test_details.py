@@ -11,7 +11,7 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from kernel.histories import History, lived
-from weftline.details.teller import RunFacts, Teller
+from weftline.details.projection import DetailProjection, RunFacts
 from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.entries import TOOL_NOTE, AwaitOpened
@@ -50,7 +50,7 @@ LACKS = bodies.AwaitBody(
 
 def events(seed: int) -> list[tuple[str, dict[str, Any]]]:
     """What a stream with the profile `all` has of a run's log, with everything that can be observed at its end."""
-    frames = ProfiledFrames(Teller(RunFacts("run_1", "ann", "ses_1", "turn-1")), TYPES)
+    frames = ProfiledFrames(DetailProjection(RunFacts("run_1", "ann", "ses_1", "turn-1")), TYPES)
     entries, sent = lived(History(seed, 600)).entries, list[bytes]()
     for seq, entry in enumerate(entries, 1):
         sent.append(frames.of_fact(entry.head, entry.body, seq=seq, at=entry.at))

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
-from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
+from weftline.agent.profiled import Profile, classes_of, profiled_events, projection_of
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -106,9 +106,9 @@ class Run(Generic[OutputT]):
         return self._profiled(classes_of(profile), after=after)
 
     async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncIterator[AnyEvent | AnyDetail]:
-        teller = await teller_of(await self._engine.runtime(), await self._key(), self.id)
+        projection = await projection_of(await self._engine.runtime(), await self._key(), self.id)
         async for batch in self._batches(after=after):
-            for event in profiled_events(batch, teller, classes):
+            for event in profiled_events(batch, projection, classes):
                 yield event
 
     async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncIterator[AnyEvent]:

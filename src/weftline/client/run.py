@@ -358,7 +358,7 @@ class AsyncRun(RunPeople):
             self._timer.cancel()
         if self._stream is not None:
             self._stream.close()
-        self._tell()
+        self._notify()
         try:
             await self._dispatcher.close()
             await self._tools.release()
@@ -430,7 +430,7 @@ class AsyncRun(RunPeople):
                 if frame.seq > self._position:
                     self._position = frame.seq
                     self._take_in(frame)
-            self._tell()
+            self._notify()
 
     def _take_in(self, frame: Frame) -> None:
         event = frame.event
@@ -467,9 +467,9 @@ class AsyncRun(RunPeople):
     def _delivery_failed(self, error: ToolDeliveryError) -> None:
         event = ToolDeliveryFailed(run_id=self.id, seq=self.last_seq, call_id=error.tool_use_id, error=error)
         self._frames.append(Frame(event=event, type="tool_delivery_failed", data={}))
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
         self._news = None

@@ -321,7 +321,7 @@ class _Replay:
             return
         body = bodies.decode_asked(item.body)
         call = ToolCall(log.id, log.name, body.written)
-        asking = self._work.conversation.turn
+        asking = self._work.conversation.turn.body
         parent = "" if asking is None else asking.message.calls[head.parent].id
         now = await prepare_call(
             call,

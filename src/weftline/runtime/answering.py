@@ -188,7 +188,7 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
     tool = toolbox.get(call.name)
     if tool is None:
         raise Conflict(f"The tool {call.name} is not available, so its arguments cannot be checked.")
-    parent = run.work.conversation.parent_of(index)
+    parent = run.work.conversation.turn.parent_of(index)
     tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
@@ -205,9 +205,10 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
         return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
     call = run.state.batch.calls[question.index]
-    if question.index >= len(run.work.conversation.args):  # the entry of the turn is not found by its kind any more
+    known = run.work.conversation.turn.args
+    if question.index >= len(known):  # the entry of the turn is not found by its kind any more
         raise StoreError(f"The log of run {run.work.run_id} is damaged: a call of it cannot be read.", code=LOG_DAMAGED)
-    present = run.work.conversation.args[question.index]
+    present = known[question.index]
     changed = args is not None and args != present
     final = args if args is not None else present
     sent = answer.digest

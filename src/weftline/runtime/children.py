@@ -62,7 +62,7 @@ def _refused(
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
     """Closes a call with what its child run came to."""
     call = state.batch.calls[command.index]
-    head, ended = work.conversation.children[command.index]
+    head, ended = work.conversation.turn.children[command.index]
     end = ChildEnd(
         call.child or "",
         head.status,
@@ -133,7 +133,7 @@ def child_write(run: LiveRun, plan: RunPlan, parent: Parent, *, key: int, epoch:
     new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id, family=family)
     head = RunCreated(RULES, plan.limits, parent=parent)
     carried = bodies.CarriedCall(
-        run.state.batch.calls[parent.index].name, Raw(run.work.conversation.args[parent.index])
+        run.state.batch.calls[parent.index].name, Raw(run.work.conversation.turn.args[parent.index])
     )
     body = bodies.encode(bodies.CreatedBody(Raw(encode_plan(plan)), call=carried))
     created = Item(at, KIND[RunCreated], bodies.encode(head), body)

@@ -182,7 +182,7 @@ def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int
 def _lines(message: Message) -> list[str]:
     match message:
         case System():
-            return [prompts.was_told(message.content)]
+            return [prompts.instructions(message.content)]
         case User():
             texts = [one.text if isinstance(one, Text) else prompts.attachment(one.media_type) for one in message.parts]
             say: Callable[[str], str] = prompts.runtime_said if message.injected else prompts.person_said

@@ -132,7 +132,7 @@ class Driver:
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
                     decided_on = run.state
-                    await self._tell(run, code)
+                    await self._notify_code(run, code)
                     if run.gone or self.stopping:
                         break
                     if run.state is not decided_on:  # a call has ended, say: it must not be carried out again
@@ -149,7 +149,7 @@ class Driver:
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
             if code is not None:
-                await self._tell(run, code)
+                await self._notify_code(run, code)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -167,7 +167,7 @@ class Driver:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
 
-    async def _tell(self, run: LiveRun, code: RunCode) -> None:
+    async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
         """Tells the agent's code what happened, and writes down what it wants to be remembered."""
         conversation = run.work.conversation
         await code.happened(run.driving.taken_facts(), messages=conversation.messages)

@@ -28,7 +28,7 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     given, memory = work.plan.reminders, conversation.memory
     if (given or memory) and (own := due(given, memory, turn=turn)):
         request = _with_own(request, own)
-    if not toolbox.reminds and not conversation.hints and not conversation.bounds:
+    if not toolbox.reminds and not conversation.turn.hints and not conversation.turn.bounds:
         return request
     texts = _after_results(conversation, toolbox)
     if not texts:
@@ -69,13 +69,13 @@ def _with_message(request: ModelRequest, text: str, *, at: int) -> ModelRequest:
 def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
     """In the order of the calls of the latest turn."""
     texts: list[str] = []
-    for index, result in sorted(conversation.results.items()):
+    for index, result in sorted(conversation.turn.results.items()):
         tool = toolbox.get(result.name)
         if tool is not None and not result.is_error and (text := reminder_of(tool)):
             texts.append(prompts_failure.after_result(result.name, text))
-        if (hint := conversation.hints.get(index)) is not None:
+        if (hint := conversation.turn.hints.get(index)) is not None:
             texts.append(prompts_failure.after_failure(hint))
-        if (bounds := conversation.bounds.get(index)) is not None:
+        if (bounds := conversation.turn.bounds.get(index)) is not None:
             paging = None if tool is None else bounded_of(tool)
             cursor = paging.cursor if isinstance(paging, Paging) else ""
             texts.append(prompts_failure.after_truncated(result.name, bounds, cursor=cursor))

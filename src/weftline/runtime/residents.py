@@ -440,7 +440,7 @@ class Residents:
             self.recovery.progressed(run.key)
         parent = run.state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
-            self._hub.tell_below(ids.key_of(parent.root or parent.run))
+            self._hub.notify_below(ids.key_of(parent.root or parent.run))
         if run.state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:

@@ -91,18 +91,18 @@ class Stopping:
             case Phase.SERVING:
                 self.phase = Phase.DRAINING
                 self._end_by(self._drain_s + CLOSING_S)
-                self._tell(self.asked)
+                self._set(self.asked)
             case Phase.DRAINING:
                 self.phase = Phase.HURRYING
                 self._end_by(HURRY_S)
-                self._tell(self.hurry)
+                self._set(self.hurry)
             case Phase.HURRYING:
                 self._leave(1)
 
     def _end_by(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set(self, event: asyncio.Event) -> None:
         try:
             self._loop.call_soon_threadsafe(event.set)
         except RuntimeError:

@@ -143,6 +143,6 @@ class Host:
         self.log += said
         for number, line in enumerate(said):
             if line.startswith("Traceback"):
-                told = "".join(said[max(0, number - 2) : number + 30])
-                self._ledger.fault(f"life {life.number} was surprised: {told}")
+                excerpt = "".join(said[max(0, number - 2) : number + 30])
+                self._ledger.fault(f"life {life.number} was surprised: {excerpt}")
                 return  # one of them is enough

@@ -32,7 +32,7 @@ def pause(
 ) -> None:
     """Let what a run is doing come to its end, and begin nothing new until it is resumed."""
     said = {"reason": reason, "labels": _labels(labels)}
-    _tell(run_id, "pause", said, "paused", url=url, workspace=workspace, db=db, as_json=as_json)
+    _send(run_id, "pause", said, "paused", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command()
@@ -58,7 +58,7 @@ def resume(
 ) -> None:
     """Let a paused run go on."""
     said = {"notes": notes, "messages": list(messages), "labels": _labels(labels)}
-    _tell(run_id, "resume", said, "resumed", url=url, workspace=workspace, db=db, as_json=as_json)
+    _send(run_id, "resume", said, "resumed", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command()
@@ -74,7 +74,7 @@ def steer(
 ) -> None:
     """Say something to a run at its next turn. Calls that have not begun by then are skipped."""
     said = {"text": text, "mode": "steer", "labels": _labels(labels)}
-    _tell(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
+    _send(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command("follow-up")
@@ -90,7 +90,7 @@ def follow_up(
 ) -> None:
     """Say something to a run when it would otherwise end."""
     said = {"text": text, "mode": "follow_up", "labels": _labels(labels)}
-    _tell(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
+    _send(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 COMMANDS = (pause, resume, steer, follow_up)
@@ -106,7 +106,7 @@ def _labels(given: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _tell(
+def _send(
     run_id: str,
     verb: str,
     said: dict[str, Any],
@@ -120,12 +120,12 @@ def _tell(
     """Prints `done`, or the id of the message. Without a server to ask, that is the one that has the store open."""
     server = chosen_url(url)
     if server is not None:
-        told = asyncio.run(_at_server(server, workspace, run_id, verb, said))
+        response = asyncio.run(_at_server(server, workspace, run_id, verb, said))
     else:
         from weftline.cli.admin import administer
 
-        told = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), said=said)
-    click.echo(json.dumps(told) if as_json else done or told["id"])
+        response = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), said=said)
+    click.echo(json.dumps(response) if as_json else done or response["id"])
 
 
 async def _at_server(url: str, workspace: str | None, start: str, verb: str, said: dict[str, Any]) -> dict[str, Any]:
