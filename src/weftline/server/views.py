@@ -61,7 +61,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
     if row.damaged:
         raise damage.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
-    session_id = await engine.session_id(row.thread)
+    session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
 
     def made() -> RunView:
