@@ -76,7 +76,7 @@ LANGUAGE_PARAMETER = "The language of the code."
 
 
 def code_result(result: str, logs: str, unread: list[str]) -> str:
-    """What the model reads of code that succeeded. `unheard` are its calls that failed when it had ended."""
+    """What the model reads of code that succeeded. `unread` are its calls that failed when it had ended."""
     text = result
     if unread:
         text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unread)

@@ -18,7 +18,7 @@ from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -309,7 +309,7 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
 }
 
 
-_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, ARGS_DELTA})
+_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """What only `weftline.details` tells."""
 
 

@@ -185,7 +185,7 @@ class Run(Generic[OutputT]):
         host = await self._engine.runtime()
         row = await host.row(await self._key())
         assert row is not None
-        return await snapshot_of(host.logs, row, thread=await host.session_id(row.thread))
+        return await snapshot_of(host.logs, row, thread=await host.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by the id of the model, also while it goes on."""

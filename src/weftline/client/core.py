@@ -199,9 +199,13 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
+        a session's list has the runs of its subagents, too.
+        """
         query = _filters(status=status, sessionId=session_id, agentId=agent_id, limit=limit, cursor=cursor)
+        query += [("children", "true")] if children else []
         page = decoded(await self.http.call("GET", "/agent-runs", query=[*query, *_metadata(metadata)]), _Runs)
         return Page(page.runs, page.next_cursor)
 

@@ -29,7 +29,7 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.notes import decode_args_delta, decode_prompt_note, decode_run_note
+from weftline.kernel.notes import decode_args_delta, decode_child_note, decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
@@ -198,7 +198,9 @@ class DetailProjection:
                 expected = len([one for one in self._below[head.turn, head.parent] if one <= head.index])
                 yield details.ToolCallUpdated(call_id=id, name=name, expected_children=expected)
             case CallStarted() if head.child:
-                yield details.ChildRunLinked(name=head.name, call_id=head.id, child_id=head.child)
+                yield details.ChildRunLinked(
+                    name=head.name, call_id=head.id, child_id=head.child, child_agent=head.name
+                )
             case RunEnded():
                 yield details.PhaseChanged(phase=head.status, turn=max(head.turns - 1, 0))
             case _:
@@ -308,6 +310,9 @@ def _observed(kind: str, body: bytes) -> AnyDetail | None:
         case "note.run":
             planned = decode_run_note(body)
             return details.PlannerNote(text=planned.text, labels=planned.labels, turn=planned.turn)
+        case "note.child":
+            grown = decode_child_note(body)
+            return details.ToolCallUpdated(call_id=grown.call, name=grown.name, expected_children=grown.calls)
         case "note.prompt":
             of = decode_prompt_note(body)
             scope = {"thread": of.thread or None, "labels": of.labels}

@@ -89,12 +89,7 @@ class RunCreator:
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
     ) -> str:
-        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
-
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
-        `origin`.
-        """
+        """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
         once = self._once
         slot = None if idempotency is None else await once.take(workspace, idempotency)

@@ -286,7 +286,7 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
-            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data, last.failure)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)

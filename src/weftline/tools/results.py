@@ -35,6 +35,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             return ToolOutput((Text(whole(value)),))
         if isinstance(value, ToolOutput):
             return _checked(value)
+        if isinstance(value, ToolFailed):
+            return replace(error_of(value), final=True)
         if isinstance(value, Bounded):
             return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
         if parts := _parts(value):
