@@ -60,8 +60,8 @@ async def list_calls(logs: EndedLogs, store: Store, *, run: str) -> list[Call]:
     return call_views(await logs.calls(await find_run(store.log, run)))
 
 
-async def list_grants(logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
-    return grant_views(await logs.grants(await find_run(store.log, run)))
+async def list_grants(at: Workspaces, logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
+    return await grant_views(at, await logs.grants(await find_run(store.log, run)))
 
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:
