@@ -60,8 +60,9 @@ def plan_of(
     points = {one.point for one in (*agent.hooks, *hooks)}
     checks = output is not None or OutputReady in points
     rule, interrupts = rule_of(policy, agent.policy, engine=agent.policy_engine is not None)
+    wanted = resolved(behavior, agent.behavior)
     stored = limits.stored(
-        resolved(behavior, agent.behavior),
+        wanted,
         fallbacks=len(fallbacks),
         check_output=checks,
         await_gate=AwaitGate in points,
@@ -88,6 +89,7 @@ def plan_of(
         stream_arguments=stream_arguments,
         turn_id=turn_id,
         reminders=reminders,
+        model_result_limit_bytes=wanted.model_result_limit_bytes,
         own_policy=None if policy is None else policy.rule,
     )
 

@@ -138,7 +138,8 @@ class _Replay:
         created, plan = await _beginning(self._recorded)
         known = self._known = await self._today.open(plan, _name(self._recorded, created))
         history = await self._recorded.history()
-        conversation = Conversation(plan.messages, size=input_bytes(plan))
+        limit = plan.model_result_limit_bytes
+        conversation = Conversation(plan.messages, size=input_bytes(plan), result_limit_bytes=limit)
         self._work = WorkingSet(self._recorded.run_id, plan, conversation)
         self._work.toolbox = known.toolbox
         # Without its thread the size of its requests is not what it was.

@@ -117,7 +117,7 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
-    conversation = Conversation([*history, *plan.messages], size=size)
+    conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)
     return plan, conversation
