@@ -165,6 +165,8 @@ EXAMPLE = replace(
     stream_arguments=True,
     turn_id="turn-7",
     asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
+    own_policy=PolicyRule(max_tool_calls=3),
+    model_result_limit_bytes=65_536,
     engine=engine_options(
         memo={"ticket": 7},
         search_attributes={"Customer": "c1", "Since": datetime(2026, 1, 31, tzinfo=UTC), "Tags": ["a", "b"]},

@@ -15,7 +15,16 @@ from weftline.details.projection import DetailProjection, RunFacts
 from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.entries import TOOL_NOTE, AwaitOpened
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE, ArgsDelta, PromptNote, RunNote
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    RUN_NOTE,
+    ArgsDelta,
+    ChildNote,
+    PromptNote,
+    RunNote,
+)
 from weftline.net.sse import SseParser
 from weftline.wire.details import TYPES, ProfiledFrames
 
@@ -29,6 +38,7 @@ OBSERVED = {
     TOOL_NOTE: bodies.ToolNote("c1", "dig", "output", Raw(b'{"stream":"out","delta":"x"}')),
     RUN_NOTE: RunNote("Hm.", {"a": "b"}, 1),
     PROMPT_NOTE: PromptNote("tone", "v1", "ses_1", {"a": "b"}),
+    CHILD_NOTE: ChildNote("call_0_0", "helper", 3),
     ARGS_DELTA: ArgsDelta("c1", "dig", '{"a', 0, 1),
 }
 

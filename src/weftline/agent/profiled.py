@@ -46,7 +46,7 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
 async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
     """A projection that may begin at any entry of the run."""
     row, first = await host.row(key), await host.entry(key, 1)
-    thread = None if row is None else await host.session_id(row.thread)
+    thread = None if row is None else await host.session_id(row.listed_under)
     projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
     for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
         projection.learn(decode_fact.decode(head))

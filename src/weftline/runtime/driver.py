@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
-from weftline.kernel.entries import CallStarted, Parent, StateChanged, TimerFired
+from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -103,6 +103,8 @@ class Driver:
         self._opener = opener
         self._on_deadline = on_deadline
         self._new_child = new_child
+        self.on_calls: Callable[[LiveRun], None] | None = None
+        """Called when a child run has asked for calls, before they are durable."""
         self.stopping = False
         """Begins nothing more: no turn, no call."""
 
@@ -222,6 +224,8 @@ class Driver:
         account = run.work.account
         bookings = account.taken() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
+        if state.parent is not None and self.on_calls is not None and any(_asks(draft.head) for draft in facts):
+            self.on_calls(run)
         for host in run.work.hosts.values():
             host.look()
 
@@ -418,6 +422,10 @@ def _is_finishing(run: LiveRun) -> bool:
         return False
     # What asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+
+
+def _asks(head: Fact) -> bool:
+    return isinstance(head, CallAsked) or (isinstance(head, TurnCompleted) and bool(head.calls))
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:

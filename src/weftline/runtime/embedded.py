@@ -395,8 +395,8 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        say = self._interrupts.say
-        return await say(
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
         )
 
@@ -410,8 +410,10 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run when it would otherwise end."""
-        say = self._interrupts.say
-        return await say(key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key)
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
+            key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
+        )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""

@@ -119,7 +119,7 @@ class Follower(Protocol):
     """The last seq that the reader has received."""
     left: bool
     """Whether the reader has gone away."""
-    hears_below: bool
+    follows_below: bool
     """Whether an empty list also says that a run below this one has come further, or asks or was told something."""
 
     async def next(self) -> Sequence[EntryBatch] | None:

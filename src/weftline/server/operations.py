@@ -233,7 +233,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "budgets.set": partial(set_budget, at, store),
         "calls.list": partial(list_calls, logs, store),
         "calls.in_doubt": partial(list_doubts, at, logs),
-        "grants.list": partial(list_grants, logs, store),
+        "grants.list": partial(list_grants, at, logs, store),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,

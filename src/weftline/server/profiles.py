@@ -31,7 +31,7 @@ async def profile_view(
 
 async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
     row, first = await engine.row(key), await engine.entry(key, 1)
-    thread = None if row is None else await engine.session_id(row.thread)
+    thread = None if row is None else await engine.session_id(row.listed_under)
     created = None if first is None else first.body
     try:
         facts = await off_loop(partial(facts_of, run_id, created=created, thread=thread), size=len(created or b""))

@@ -139,7 +139,7 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
         chains[1].create(agent="b", metadata='{"env":"prod"}'),
         chains[2].create(agent="a", metadata='{"env":"test","team":"x"}', rules=2),
         chains[3].create(rules=3),
-        chains[4].create(),
+        chains[4].create(family=thread),
         chain_of(log, 6, other).create(metadata='{"env":"prod"}'),
     )
     await commit(log, chains[3].end())
@@ -154,6 +154,9 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert await keys(RunFilter(workspace=workspace, before=4, limit=2)) == [3, 2]
     assert await keys(RunFilter(workspace=workspace, statuses=("succeeded", "running"))) == [5, 4]
     assert await keys(RunFilter(workspace=workspace, thread=thread)) == [2, 1]
+    assert await keys(RunFilter(workspace=workspace, thread=thread, with_children=True)) == [5, 2, 1]
+    assert await keys(RunFilter(workspace=workspace, with_children=True)) == [5, 4, 3, 2, 1]
+    assert [row.listed_under for row in await log.runs(RunFilter(workspace=workspace, limit=2))] == [thread, None]
     assert await keys(RunFilter(workspace=workspace, agents=("a",))) == [3, 1]
     assert await keys(RunFilter(workspace=workspace, agents=("a", "b", "c"))) == [3, 2, 1]
     assert await keys(RunFilter(workspace=workspace, agents=("",))) == []
