@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def snapshot(db: apsw.Connection) -> Generator[apsw.Connection]:
         raise read_error(error) from error
 
 
-def migrations() -> list[tuple[int, str]]:
+@cache
+def migrations() -> Sequence[tuple[int, str]]:
     """The numbered migrations, in order."""
     folder = resources.files("weftline.store.sqlite") / "migrations"
     found = [
@@ -68,9 +70,10 @@ def migrations() -> list[tuple[int, str]]:
         for file in folder.iterdir()
         if file.name.endswith(".sql")
     ]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
+@cache
 def whole_schema() -> str:
     """What all migrations lead to, at a third of the time that they take."""
     return (resources.files("weftline.store.sqlite") / "schema.sql").read_text(encoding="utf-8")
