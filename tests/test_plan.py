@@ -163,6 +163,8 @@ EXAMPLE = replace(
     stream_arguments=True,
     turn_id="turn-7",
     asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
+    own_policy=PolicyRule(max_tool_calls=3),
+    model_result_limit_bytes=65_536,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -188,8 +188,8 @@ def prepares_arguments_again(carry_out: CarryOut) -> CarryOut:
     ) -> Outcome | None:
         if isinstance(command, RunTool) and work.toolbox is not None:
             turn, tool = work.conversation.turn, work.toolbox.get(state.batch.calls[command.index].name)
-            if turn is not None and tool is not None:
-                work.conversation.args[command.index] = await tool.prepare(work.conversation.written(command.index))
+            if tool is not None:
+                turn.args[command.index] = await tool.prepare(turn.written(command.index))
         return await carry_out(command, state, work, services, sink)
 
     return planted
@@ -202,7 +202,7 @@ def forgets_what_code_asked_for(carry_out: CarryOut) -> CarryOut:
         command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
     ) -> Outcome | None:
         if isinstance(command, RunTool) and state.batch.calls[command.index].host:
-            work.conversation.nested.pop(command.index, None)
+            work.conversation.turn.nested.pop(command.index, None)
         return await carry_out(command, state, work, services, sink)
 
     return planted
@@ -352,7 +352,7 @@ def asks_nobody(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, 
 
 def takes_one_yes_for_all(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Whoever has approved a call of a tool has approved all that follow."""
-    said = [head for head, _ in work.conversation.answers.values() if head.outcome == "approved"]
+    said = [head for head, _ in work.conversation.turn.answers.values() if head.outcome == "approved"]
     if said:
         facts = [_changed(draft, asks=None, allowed_by=said[-1].id) for draft in facts]
     return stepping.step(state, work, facts, at=at)
@@ -391,8 +391,8 @@ def runs_what_was_asked_for(real: CarryOut) -> CarryOut:
     async def carry_out(
         command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
     ) -> Outcome | None:
-        if isinstance(command, RunTool) and work.conversation.turn is not None:
-            work.conversation.args[command.index] = work.conversation.prepared(command.index)
+        if isinstance(command, RunTool) and work.conversation.turn.body is not None:
+            work.conversation.turn.args[command.index] = work.conversation.turn.prepared(command.index)
         return await real(command, state, work, services, sink)
 
     return carry_out

@@ -77,6 +77,14 @@ def test_nothing_is_reserved_on_the_strength_of_what_a_crash_can_undo(seed: int)
     simulate(seed)
 
 
+def test_nothing_is_reserved_on_the_strength_of_a_write_that_is_refused() -> None:
+    simulate(901003410)
+
+
+def test_what_a_person_has_said_stands_although_the_run_times_out_before_it_moves() -> None:
+    simulate(901001893)
+
+
 def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again() -> None:
     simulate(801003574)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from weftline.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
 from weftline.details import PhaseChanged as _PhaseChanged
-from weftline.details.teller import RunFacts, Teller
+from weftline.details.projection import DetailProjection, RunFacts
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AwaitClosed,
@@ -102,15 +102,15 @@ class SnapshotFold:
     """Takes the facts of a run in their order."""
 
     def __init__(self, facts: RunFacts) -> None:
-        self._teller = Teller(facts)
+        self._projection = DetailProjection(facts)
         self._run = RunSnapshot(run_id=facts.run_id, agent=facts.agent, thread=facts.thread, turn_id=facts.turn_id)
         self._calls: dict[tuple[int, int], SnapshotCall] = {}
         self._children: dict[str, SnapshotChild] = {}
         self._awaits: dict[str, Question] = {}
 
     def take(self, head: Fact, body: bytes, *, seq: int, at: int) -> None:
-        for detail in self._teller.of_fact(head, body, seq=seq, at=at):
-            self._tell(detail)
+        for detail in self._projection.of_fact(head, body, seq=seq, at=at):
+            self._apply(detail)
         self._run = replace(self._run, updated_at=at)
         match head:
             case RunCreated():
@@ -145,7 +145,7 @@ class SnapshotFold:
             case _:
                 pass
 
-    def _tell(self, detail: AnyDetail) -> None:
+    def _apply(self, detail: AnyDetail) -> None:
         run = self._run
         match detail:
             case _PhaseChanged():

@@ -34,7 +34,7 @@ from weftline.store.base import LogReader
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import misfit
 
-Said: TypeAlias = Literal["approved", "denied", "answered"]
+AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
 
 MAX_VALUE_BYTES = 2 * 1024 * 1024
 MAX_REASON_CHARS = 8 * 1024
@@ -52,7 +52,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
     """
 
-    outcome: Said
+    outcome: AnswerOutcome
     args: dict[str, Any] | None = None
     value: Any = None
     reason: str = ""
@@ -67,9 +67,9 @@ class Answer(Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """The same for the same answer."""
         try:
-            said = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
-            said = [*said, self.labels] if self.labels else said
-            return digest(canonical_value([*said, self.request] if self.request else said))
+            fields = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
+            fields = [*fields, self.labels] if self.labels else fields
+            return digest(canonical_value([*fields, self.request] if self.request else fields))
         except NotCanonical as error:
             raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
 
@@ -188,7 +188,7 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
     tool = toolbox.get(call.name)
     if tool is None:
         raise Conflict(f"The tool {call.name} is not available, so its arguments cannot be checked.")
-    parent = run.work.conversation.parent_of(index)
+    parent = run.work.conversation.turn.parent_of(index)
     tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
@@ -205,9 +205,10 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
         return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
     call = run.state.batch.calls[question.index]
-    if question.index >= len(run.work.conversation.args):  # the entry of the turn is not found by its kind any more
+    known = run.work.conversation.turn.args
+    if question.index >= len(known):  # the entry of the turn is not found by its kind any more
         raise StoreError(f"The log of run {run.work.run_id} is damaged: a call of it cannot be read.", code=LOG_DAMAGED)
-    present = run.work.conversation.args[question.index]
+    present = known[question.index]
     changed = args is not None and args != present
     final = args if args is not None else present
     sent = answer.digest

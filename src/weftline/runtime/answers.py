@@ -32,7 +32,7 @@ def closed_by_client(
         is_error=output.is_error,
         client=call.client,
         size=size_of(run.work, output.parts),
-        parent=run.work.conversation.parent_of(question.index),
+        parent=run.work.conversation.turn.parent_of(question.index),
         lease=lease,
     )
     failure = named_failure(output.failure, call.name) if output.is_error else None

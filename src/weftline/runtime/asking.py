@@ -23,8 +23,8 @@ from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
 from weftline.kernel.state import RunTool, State
 from weftline.messages import ToolCall, ToolResult
+from weftline.runtime.latest_turn import Asked, Closed, Nested
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.nested import Asked, Closed, Nested
 from weftline.runtime.preparing import prepare_call
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.tools.base import Diverged, Tool, ToolFailed, ToolOutput
@@ -54,7 +54,7 @@ class AskingCall:
         self._work = work
         self._services = services
         self._sink = sink
-        self._log: list[Nested] = work.conversation.nested.setdefault(command.index, [])
+        self._log: list[Nested] = work.conversation.turn.nested.setdefault(command.index, [])
         """What was asked for and answered, which grows."""
         self._first_ms = services.clock.now_us() // 1000
         self._seen: set[int] = set()
@@ -160,7 +160,7 @@ class AskingCall:
             written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
         )
         body = bodies.AskedBody(written, made, self.clock_ms)
-        index = len(conversation.args)
+        index = len(conversation.turn.args)
         head = CallAsked(command.turn, index, command.index, prepared.asked)
         if self._closed or not self._sink.take(Outcome(Draft(head, bodies.encode(body)), command.attempt)):
             raise ToolFailed(prompts_code.too_many_calls(MAX_NESTED))

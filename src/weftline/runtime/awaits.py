@@ -92,16 +92,16 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
 def question_of(index: int, work: WorkingSet) -> AskBody | None:
     """What people are asked about a call of the latest turn, as the log has it."""
     conversation = work.conversation
-    if index in conversation.asked_back:
-        return conversation.asked_back[index]
-    gated = conversation.gated.get(index)
+    if index in conversation.turn.asked_back:
+        return conversation.turn.asked_back[index]
+    gated = conversation.turn.gated.get(index)
     if gated is not None and gated.ask is not None:
         return gated.ask
-    return conversation.asked(index).ask
+    return conversation.turn.asked(index).ask
 
 
 def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
-    args = work.conversation.args
+    args = work.conversation.turn.args
     shown = Raw(args[head.index] if head.index < len(args) else b"{}")
     if head.kind == "clarification":
         return _clarification(call, head, work, shown)
@@ -124,7 +124,7 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
 
 def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -> AwaitBody:
     """Asks for what a failed call lacks, in the words of its hint."""
-    hint = work.conversation.hints.get(head.index) or Hint("missing_fields", tool=call.name)
+    hint = work.conversation.turn.hints.get(head.index) or Hint("missing_fields", tool=call.name)
     about = Clarification(
         hint.missing_fields, hint.tool if hint.restrict_to_tool else "", hint.example_input, hint.message
     )
@@ -137,7 +137,7 @@ def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: 
     timeout_us = state.limits.await_timeout_us if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "question", call.digest, timeout_us)
-    shown = Raw(work.conversation.args[command.index])
+    shown = Raw(work.conversation.turn.args[command.index])
     body = AwaitBody(ask.prompt, call.id, call.name, shown, ask.options, ask.multiple, by_tool=True)
     return Draft(head, bodies.encode(body))
 
@@ -154,15 +154,15 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
 
     The words are a model's to read: code that asked for the call gets the result as it is.
     """
-    _, answer = work.conversation.answers.get(index, (None, None))
-    if answer is None or answer.args is UNSET or work.conversation.parent_of(index):
+    _, answer = work.conversation.turn.answers.get(index, (None, None))
+    if answer is None or answer.args is UNSET or work.conversation.turn.parent_of(index):
         return output
     return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
 
 
-def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
+def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
     """What the model reads of a person's answer; "" if that is not what closes the call."""
-    closed, answer = work.conversation.answers[head.index]
+    closed, answer = work.conversation.turn.answers[head.index]
     if call.asked_back:
         kind = "question"
     else:

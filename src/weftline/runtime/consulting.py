@@ -88,14 +88,14 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
     if code is not None and (not approvers or any(one.startswith("hook:") for one in approvers)):
         call = pending_call(command.index, state, work, turn=command.turn)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
-        if question.kind == "clarification" and (hint := work.conversation.hints.get(command.index)) is not None:
+        if question.kind == "clarification" and (hint := work.conversation.turn.hints.get(command.index)) is not None:
             prompt = hint.clarifying_question or prompts_failure.what_to_call(call.name)
         assert question.kind != "call"
         pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
         answer = await code.answer_await(pending)
     if answer is None or not may_decide(approvers, answer.by):
         return Outcome(Draft(AwaitPassed(command.id)))
-    present = work.conversation.args[command.index]
+    present = work.conversation.turn.args[command.index]
     final = present if answer.args is None else answer.args
     try:
         value = UNSET if answer.value is None else Raw(canonical_value(answer.value))

@@ -19,20 +19,16 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.canonical import canonical_value
-from weftline.failure import Hint, hint_of
+from weftline.failure import Hint
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
     AskBody,
-    AskedBody,
     AwaitBody,
     ClosedBody,
-    EndedBody,
-    GatedBody,
     Pattern,
     SummaryBody,
     TurnBody,
-    TurnCall,
 )
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.deploys import DeployAdopted, Digests, adopted
@@ -71,14 +67,15 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
-from weftline.outcome import Bounds
 from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
-from weftline.runtime.nested import Asked, Closed, Nested
+from weftline.runtime.latest_turn import LatestTurn
+from weftline.runtime.omitting import parts_within
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
+from weftline.tools.results import output_bytes
 
 _PARTS = (
     InstructionsRendered,
@@ -111,15 +108,13 @@ _NOT_COUNTED = frozenset[How](
 )
 
 
-_AS_ASKED = TurnCall()
 _NOTHING: dict[str, Any] = {}
-_WITH_ANSWER = frozenset[How]({"returned", "answered"})
-"""How a call is closed that has an answer of its tool's, or of who answered in its place."""
 
 
 class Conversation:
-    def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes that a model reads."""
+    def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
+        """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
+        self._result_limit_bytes = result_limit_bytes
         self.messages: list[Message] = list(messages)
         self._given = len(self.messages)
         """How many of them the run began with: its thread's history and its own input."""
@@ -130,25 +125,11 @@ class Conversation:
         """What the policy engine has added to the run's labels."""
         self.unavailable: tuple[str, ...] = ()
         """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
-        self.turn: TurnBody | None = None
-        """The latest completed turn: the final arguments of its calls, and what is wrong with its answer."""
-        self.args: list[bytes] = []
-        """The final arguments of the latest turn's calls, by index."""
-        self.gated: dict[int, GatedBody] = {}
-        """What the gates made of the latest turn's calls, by index."""
-        self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
-        """What people said about the latest turn's calls, by index."""
-        self.asked_back: dict[int, AskBody] = {}
-        """What tools of the latest turn have asked people in place of giving a result, by index."""
+        self.turn = LatestTurn()
         self.allowed: list[tuple[AwaitClosed, Pattern]] = []
         """Approvals that cover later calls, too."""
-        self.finals: dict[str, ClosedBody] = {}
-        """The results of the latest turn's calls that may end the run, by id."""
-        self._ending: frozenset[str] = frozenset()
         self.closed = 0
         """How many calls have a result."""
-        self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
-        """What the child runs of the latest turn's calls came to, by index."""
         self.memory: dict[str, Any] = {}
         """What the run's tools and hooks remember."""
         self.unsaved: dict[str, Any] = {}
@@ -182,23 +163,11 @@ class Conversation:
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
         """The messages with their contents, by whether notes stand in for images."""
-        self.results: dict[int, ToolResult] = {}
-        """Of the latest turn's calls, by index."""
-        self.hints: dict[int, Hint] = {}
         self.last_hint: Hint | None = None
-        """What would help after those that failed."""
-        self.bounds: dict[int, Bounds] = {}
-        """Of those that are truncated."""
-        self._open = 0
+        """What would help after the latest call that failed."""
         self._clarifying = ""
         """The await that asks for what a failed call lacks."""
-        self._asked: dict[int, Asked] = {}
-        self.nested: dict[int, list[Nested]] = {}
-        """What calls of the latest turn asked for and what they were answered, in the order of the log, by the index of
-        the one that asked. No model reads of it."""
         self._queued: dict[str, User] = {}
-        self._after_results: tuple[str, ...] = ()
-        """What the model reads once every call of the turn has its result."""
 
     @property
     def last_text(self) -> str:
@@ -240,7 +209,7 @@ class Conversation:
 
         Calls, results and nudges are left out, and so is what the model said while it was still at work.
         """
-        said: list[Message] = []
+        messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
             match message:
@@ -248,12 +217,12 @@ class Conversation:
                     answer = "" if message.calls else message.text
                 case User():
                     if not message.injected:
-                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                        messages += [Assistant((Text(answer),)), message] if answer else [message]
                     answer = ""  # taken, or rejected
                 case _:
                     pass
-        said.append(Assistant((Text(self.last_text),)))
-        return said
+        messages.append(Assistant((Text(self.last_text),)))
+        return messages
 
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
@@ -261,7 +230,7 @@ class Conversation:
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for result in self.results.values():
+        for result in self.turn.results.values():
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):
@@ -270,31 +239,6 @@ class Conversation:
                     if result.id == call_id:
                         return result
         return None
-
-    def written(self, index: int) -> str:
-        """The arguments of a call of the latest turn, as whoever asked for it wrote them."""
-        if index in self._asked:
-            return self._asked[index].body.written
-        assert self.turn is not None
-        return self.turn.message.calls[index].args
-
-    def prepared(self, index: int) -> bytes:
-        """The same as they came out of the tool pipeline, before any gate."""
-        if index in self._asked:
-            return self._asked[index].body.args
-        assert self.turn is not None
-        return bodies.turn_args(self.turn)[index]
-
-    def asked(self, index: int) -> TurnCall:
-        """What the tool pipeline made of a call of the latest turn."""
-        if index in self._asked:
-            return self._asked[index].body.call
-        turn = self.turn
-        return turn.calls[index] if turn is not None and index < len(turn.calls) else _AS_ASKED
-
-    def parent_of(self, index: int) -> str:
-        """The id of the call that asked for this one; "" if it was the model."""
-        return self._asked[index].parent if index in self._asked else ""
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
@@ -349,43 +293,20 @@ class Conversation:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
             case CallClosed():
-                closed = bodies.decode_closed(body)
-                self.closed += 1
-                if head.id in self._ending:
-                    self.finals[head.id] = closed
-                self._remember(closed.state)
-                self._keep(head, closed)
-                if head.how in ("unknown", "excluded"):
-                    self.unavailable = (*self.unavailable, head.name)
-                if head.how not in _NOT_COUNTED:
-                    self.counts[head.name] = self.counts.get(head.name, 0) + 1
-                result = ToolResult(head.id, head.name, closed.parts, head.is_error)
-                if head.parent:
-                    # A model reads why nothing happened and takes it in; code would go on as if it had.
-                    refused = head.is_error or head.how not in _WITH_ANSWER
-                    self._answer_further(head.index, replace(result, is_error=refused))
-                    return
-                self.results[head.index] = result
-                if closed.bounds is not None and closed.bounds.truncated:
-                    self.bounds[head.index] = closed.bounds
-                if head.is_error:
-                    self._hint(head, closed)
-                self._grow(len(body))
-                if len(self.results) == self._open:
-                    self._add(ToolResults(tuple([self.results[index] for index in sorted(self.results)])), 0)
-                    for text in self._after_results:
-                        self._add(User.of(text, injected=True), len(text))
-                    self._after_results = ()
+                self._close(head, bodies.decode_closed(body), len(body))
             case CallGated():
-                self._gate(head.index, bodies.decode_gated(body))
+                gated = bodies.decode_gated(body)
+                self.turn.gate(head.index, gated)
+                self._remember(gated.state)
             case AwaitOpened():
                 self._ask(head, bodies.decode_await(body))
             case AwaitClosed():
                 self._answer(head, bodies.decode_answer(body) if body else AnswerBody())
             case ChildEnded():
-                self.children[head.index] = head, bodies.decode_ended(body)
+                self.turn.children[head.index] = head, bodies.decode_ended(body)
             case CallAsked():
-                self._ask_further(head, bodies.decode_asked(body))
+                self.turn.ask(head, bodies.decode_asked(body))
+                self.call_ids[head.call.id] = None
             case PolicyDecided():
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
@@ -444,51 +365,38 @@ class Conversation:
         self._remember(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
-        self.turn, self.args = turn, bodies.turn_args(turn)
+        self.turn = LatestTurn(head, turn)
         self.failure = self.partial = self.rejected = ""
         self.failed = None
-        self.gated = {}
-        self.answers = {}
-        self.asked_back = {}
-        self.children = {}
-        self._ending = frozenset([call.id for call in head.calls if call.terminal])
-        self.finals = {}
-        self._after_results = ()
-        self._open = len(head.calls)
-        self._asked = {}
-        self.nested = {}
-        self.results = {}
-        self.hints = {}
-        self.bounds = {}
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
         self._add(message, size)
 
-    def _ask_further(self, head: CallAsked, body: AskedBody) -> None:
-        assert self.turn is not None
-        asked = Asked(head.index, self.turn.message.calls[head.parent].id, head.call.name, body)
-        self._asked[head.index] = asked
-        self.nested.setdefault(head.parent, []).append(asked)
-        self.args.append(body.args)
-        self.call_ids[head.call.id] = None
-
-    def _answer_further(self, index: int, result: ToolResult) -> None:
-        for events in self.nested.values():
-            if any(isinstance(one, Asked) and one.index == index for one in events):
-                events.append(Closed(index, result))
-
-    def _gate(self, index: int, gated: GatedBody) -> None:
-        self.gated[index] = gated
-        self._remember(gated.state)
-        if gated.steer:
-            self._after_results += (gated.steer,)
-        if gated.args is not UNSET:
-            self.args[index] = bytes(gated.args)
+    def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
+        turn = self.turn
+        self.closed += 1
+        self._remember(closed.state)
+        self._keep(head, closed)
+        if head.how in ("unknown", "excluded"):
+            self.unavailable = (*self.unavailable, head.name)
+        if head.how not in _NOT_COUNTED:
+            self.counts[head.name] = self.counts.get(head.name, 0) + 1
+        shown = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
+        turn.close(head, closed, shown)
+        if head.parent:
+            return
+        self.last_hint = turn.hints.get(head.index, self.last_hint)
+        self._grow(size if shown is closed.parts else output_bytes(shown))
+        if (results := turn.all_results) is not None:
+            self._add(results, 0)
+            for text in turn.after_results:
+                self._add(User.of(text, injected=True), len(text))
+            turn.after_results = ()
 
     def _ask(self, head: AwaitOpened, asked: AwaitBody) -> None:
         if asked.clarification is not None:
             self._clarifying = head.id
         if asked.by_tool:
-            self.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
+            self.turn.asked_back[head.index] = AskBody(asked.prompt, asked.options, asked.multiple)
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
         if head.id == self._clarifying:
@@ -501,19 +409,12 @@ class Conversation:
             if head.outcome == "approved":
                 self.approved.add(head.id)
             return
-        self.answers[head.index] = head, answer
-        if answer.args is not UNSET:
-            self.args[head.index] = bytes(answer.args)
+        self.turn.answer(head, answer)
         if answer.remember is not None and head.outcome == "approved":
             self.allowed.append((head, answer.remember))
 
-    def _hint(self, head: CallClosed, closed: ClosedBody) -> None:
-        hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
-        if hint is not None:
-            self.hints[head.index] = self.last_hint = hint
-
     def _keep(self, head: CallClosed, closed: ClosedBody) -> None:
-        args = self.args[head.index] if head.index < len(self.args) else b"{}"
+        args = self.turn.args[head.index] if head.index < len(self.turn.args) else b"{}"
         about = closed.failure, closed.telemetry, closed.bounds, closed.server_data, closed.child
         self.past.append(PastCall(head, args, closed.parts, *about))
 

@@ -89,12 +89,7 @@ class RunCreator:
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
     ) -> str:
-        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
-
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
-        `origin`.
-        """
+        """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
         once = self._once
         slot = None if idempotency is None else await once.take(workspace, idempotency)
@@ -145,7 +140,7 @@ class RunCreator:
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=size)
+        conversation = Conversation(plan.messages, size=size, result_limit_bytes=plan.model_result_limit_bytes)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}

@@ -28,22 +28,22 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     given, memory = work.plan.reminders, conversation.memory
     if (given or memory) and (own := due(given, memory, turn=turn)):
         request = _with_own(request, own)
-    if not toolbox.reminds and not conversation.hints and not conversation.bounds:
+    if not toolbox.reminds and not conversation.turn.hints and not conversation.turn.bounds:
         return request
     texts = _after_results(conversation, toolbox)
     if not texts:
         return request
-    return _with_message(request, _said(texts), at=len(request.messages))
+    return _with_message(request, _joined(texts), at=len(request.messages))
 
 
 def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
     """Those of the run's own, at the head of the instructions or beside the last message of the user."""
     first = [one.text for one in reminders if one.attachment == "run_start"]
     if first:
-        said = _said(first)
-        request = replace(request, system=f"{said}\n\n{request.system}" if request.system else said)
+        text = _joined(first)
+        request = replace(request, system=f"{text}\n\n{request.system}" if request.system else text)
     beside = [one.text for one in reminders if one.attachment == "user_turn"]
-    return _with_message(request, _said(beside), at=_place(request.messages)) if beside else request
+    return _with_message(request, _joined(beside), at=_place(request.messages)) if beside else request
 
 
 def _place(messages: Sequence[Message]) -> int:
@@ -56,7 +56,7 @@ def _place(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-def _said(texts: Sequence[str]) -> str:
+def _joined(texts: Sequence[str]) -> str:
     return "\n".join([prompts_failure.reminder(text) for text in texts])
 
 
@@ -69,13 +69,13 @@ def _with_message(request: ModelRequest, text: str, *, at: int) -> ModelRequest:
 def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
     """In the order of the calls of the latest turn."""
     texts: list[str] = []
-    for index, result in sorted(conversation.results.items()):
+    for index, result in sorted(conversation.turn.results.items()):
         tool = toolbox.get(result.name)
         if tool is not None and not result.is_error and (text := reminder_of(tool)):
             texts.append(prompts_failure.after_result(result.name, text))
-        if (hint := conversation.hints.get(index)) is not None:
+        if (hint := conversation.turn.hints.get(index)) is not None:
             texts.append(prompts_failure.after_failure(hint))
-        if (bounds := conversation.bounds.get(index)) is not None:
+        if (bounds := conversation.turn.bounds.get(index)) is not None:
             paging = None if tool is None else bounded_of(tool)
             cursor = paging.cursor if isinstance(paging, Paging) else ""
             texts.append(prompts_failure.after_truncated(result.name, bounds, cursor=cursor))

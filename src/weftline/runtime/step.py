@@ -40,7 +40,7 @@ from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
-from weftline.runtime.awaits import await_body, said
+from weftline.runtime.awaits import answer_text, await_body
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
@@ -156,7 +156,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case CallUnclaimed():
             return Draft(head, bodies.encode(offer_body(work, head)))
         case OutputRejected():
-            problem = conversation.turn.problem if conversation.turn is not None else ""
+            problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
         case _:
             return Draft(head)
@@ -177,7 +177,7 @@ def closed_body(
     child: ChildLink | None = None,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
-    known = work.conversation.args
+    known = work.conversation.turn.args
     if index < len(known) and len(known[index]) <= ARGS_COPY_BYTES:
         args = Raw(known[index])
     return bodies.encode(
@@ -231,7 +231,9 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
 
 def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
     """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
-    if head.index in work.conversation.answers and (words := said(state.batch.calls[head.index], head, work)):
+    if head.index in work.conversation.turn.answers and (
+        words := answer_text(state.batch.calls[head.index], head, work)
+    ):
         head = replace(head, is_error=False)
         parts: tuple[UserPart, ...] = (Text(words),)
         if size := size_of(work, parts):
@@ -240,11 +242,11 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
-    failure = work.conversation.asked(head.index).failure if head.how == "invalid" else None
+    failure = work.conversation.turn.asked(head.index).failure if head.how == "invalid" else None
     head = with_failure(head, failure)
-    gated = work.conversation.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
+    gated = work.conversation.turn.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or work.conversation.asked(head.index).invalid),)
+        parts = (Text(text or work.conversation.turn.asked(head.index).invalid),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -257,7 +259,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
     """What a call is announced with: its final arguments, and what a client gets besides."""
-    args = work.conversation.args
+    args = work.conversation.turn.args
     echo: Raw | UnsetType = UNSET
     announced = isinstance(head, CallUnclaimed) or not head.blocked
     if head.client is not None and announced and work.toolbox is not None:
@@ -283,8 +285,8 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     ended = _end_of(work, head, text)
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
-        if (last := work.conversation.finals.get(head.call)) is not None:
-            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
+        if (last := work.conversation.turn.finals.get(head.call)) is not None:
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data, last.failure)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)
@@ -300,7 +302,7 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     if head.code == "truncation" and not conversation.failure:
         return bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text)
     if head.code == "invalid_output":
-        problem = conversation.turn.problem if conversation.turn is not None else ""
+        problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
         # What was said to the model ends with a request, which is not meant for whoever reads the error.
         error = problem or conversation.rejected.removesuffix(prompts.answer_again("")) or prompts.ANSWER_MISFIT
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)

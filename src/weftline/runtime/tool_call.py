@@ -34,7 +34,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
-from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 
@@ -50,8 +50,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
         return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
-    args = work.conversation.args[command.index]
-    parent = work.conversation.parent_of(command.index)
+    args = work.conversation.turn.args[command.index]
+    parent = work.conversation.turn.parent_of(command.index)
     tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
         return _closed(command, call, work, refused, "failed", 0)
@@ -173,7 +173,7 @@ async def _ask(
     context.state = dict(work.conversation.memory)
     try:
         async with services.deadlines.after(limit_s):
-            answer: object = cast(object, await tool.reconcile(work.conversation.args[command.index], context))
+            answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
             return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
@@ -191,7 +191,9 @@ async def _ask(
 def _how(output: ToolOutput, tool: Tool | None) -> How:
     if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
         return "in_doubt"
-    return "failed" if output.is_error else "returned"
+    if output.is_error and not (output.final and tool is not None and ends_run(tool)):
+        return "failed"
+    return "returned"
 
 
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
@@ -244,7 +246,7 @@ def closed(
         digest=digest(content),
         active_us=active_us,
         size=size_of(work, output.parts),
-        parent=work.conversation.parent_of(command.index),
+        parent=work.conversation.turn.parent_of(command.index),
     )
     failure = named_failure(output.failure, call.name) if output.is_error else None
     failure = kept_failure(failure, run_id=work.run_id, tool=call.name)
@@ -286,7 +288,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         agent_id=plan.agent_id or (None if plan.code is None else plan.name),
         metadata=plan.metadata,
         labels=plan.labels | work.conversation.labels,
-        parent_call=work.conversation.parent_of(index) or None,
+        parent_call=work.conversation.turn.parent_of(index) or None,
         toolset=toolbox.toolsets.get(call.tool, ""),
         on_cancel=[],
     )
@@ -302,20 +304,20 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     conversation = work.conversation
     tool = (work.toolbox or EMPTY).get(call.name)
     if tool is not None:
-        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.parent_of(index))
+        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.turn.parent_of(index))
     under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
         turn=turn,
         index=index,
         id=call.id,
         name=call.name,
-        raw_args=conversation.written(index),
-        args=conversation.args[index],
-        problem=conversation.asked(index).invalid,
+        raw_args=conversation.turn.written(index),
+        args=conversation.turn.args[index],
+        problem=conversation.turn.asked(index).invalid,
         tool=tool,
         counts=dict(conversation.counts),
         under_way=Counter(under_way),
-        prepared=conversation.prepared(index),
+        prepared=conversation.turn.prepared(index),
         result_of=conversation.result_of,
         is_blind=lambda: is_blind(work, state.attempt.choice),
     )

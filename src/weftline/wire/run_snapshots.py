@@ -9,8 +9,8 @@ from msgspec.json import encode
 from msgspec.structs import asdict
 
 from weftline.details import Phase
+from weftline.details.projection import type_of
 from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
-from weftline.details.teller import type_of
 from weftline.wire.details import wire_name
 from weftline.wire.responses import JsonObject, Time, Tokens, iso, tokens
 

@@ -1,0 +1,165 @@
+"""The content of a run's latest turn: its calls as they were asked for, decided about and answered."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import UNSET, Struct
+
+from weftline.failure import Hint, hint_of
+from weftline.kernel import bodies
+from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, ClosedBody, EndedBody, GatedBody, TurnBody, TurnCall
+from weftline.kernel.entries import AwaitClosed, CallAsked, CallClosed, ChildEnded, How, TurnCompleted
+from weftline.messages import ToolResult, ToolResults, UserPart, joined_text
+from weftline.outcome import Bounds
+
+_AS_ASKED = TurnCall()
+_WITH_ANSWER = frozenset[How]({"returned", "answered"})
+"""How a call is closed that has an answer of its tool's, or of who answered in its place."""
+
+
+class Asked(Struct, frozen=True):
+    """A call that another call of the turn asked for. `parent` is the id of that one."""
+
+    index: int
+    parent: str
+    name: str
+    body: AskedBody
+
+
+class Closed(Struct, frozen=True):
+    """Its result."""
+
+    index: int
+    result: ToolResult
+
+
+Nested: TypeAlias = Asked | Closed
+
+
+class LatestTurn:
+    """Every completed turn begins with a new one. What is kept by index is kept by the index of the call."""
+
+    __slots__ = (
+        "_asked",
+        "_asked_by_model",
+        "_may_end_run",
+        "after_results",
+        "answers",
+        "args",
+        "asked_back",
+        "body",
+        "bounds",
+        "children",
+        "finals",
+        "gated",
+        "hints",
+        "nested",
+        "results",
+    )
+
+    def __init__(self, head: TurnCompleted | None = None, body: TurnBody | None = None) -> None:
+        calls = () if head is None else head.calls
+        self.body = body
+        """None before a run's first turn."""
+        self.args: list[bytes] = [] if body is None else bodies.turn_args(body)
+        """The final arguments of the calls, by index."""
+        self.gated: dict[int, GatedBody] = {}
+        """What the gates made of the calls."""
+        self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
+        """What people decided about the calls."""
+        self.asked_back: dict[int, AskBody] = {}
+        """What tools asked people in place of giving a result."""
+        self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
+        """How the child runs of the calls ended."""
+        self.results: dict[int, ToolResult] = {}
+        """Those of the calls that the model asked for."""
+        self.hints: dict[int, Hint] = {}
+        """What would help after those that failed."""
+        self.bounds: dict[int, Bounds] = {}
+        """Of those that are truncated."""
+        self.finals: dict[str, ClosedBody] = {}
+        """The results that may end the run, by the id of the call."""
+        self.nested: dict[int, list[Nested]] = {}
+        """The calls that a call asked for and their results, in the order of the log, by the index of that call.
+        No model reads them."""
+        self.after_results: tuple[str, ...] = ()
+        """What the model reads once every call has its result."""
+        self._asked: dict[int, Asked] = {}
+        self._asked_by_model = len(calls)
+        self._may_end_run = frozenset([call.id for call in calls if call.terminal])
+
+    def written(self, index: int) -> str:
+        """The arguments of a call as whoever asked for it wrote them."""
+        if index in self._asked:
+            return self._asked[index].body.written
+        assert self.body is not None
+        return self.body.message.calls[index].args
+
+    def prepared(self, index: int) -> bytes:
+        """The same as they came out of the tool pipeline, before any gate."""
+        if index in self._asked:
+            return self._asked[index].body.args
+        assert self.body is not None
+        return bodies.turn_args(self.body)[index]
+
+    def asked(self, index: int) -> TurnCall:
+        """What the tool pipeline made of a call."""
+        if index in self._asked:
+            return self._asked[index].body.call
+        body = self.body
+        return body.calls[index] if body is not None and index < len(body.calls) else _AS_ASKED
+
+    def parent_of(self, index: int) -> str:
+        """The id of the call that asked for this one; "" if it was the model."""
+        return self._asked[index].parent if index in self._asked else ""
+
+    def ask(self, head: CallAsked, body: AskedBody) -> None:
+        """A call asks for another one."""
+        assert self.body is not None
+        asked = Asked(head.index, self.body.message.calls[head.parent].id, head.call.name, body)
+        self._asked[head.index] = asked
+        self.nested.setdefault(head.parent, []).append(asked)
+        self.args.append(body.args)
+
+    def gate(self, index: int, gated: GatedBody) -> None:
+        self.gated[index] = gated
+        if gated.steer:
+            self.after_results += (gated.steer,)
+        if gated.args is not UNSET:
+            self.args[index] = bytes(gated.args)
+
+    def answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
+        """A person has decided about a call."""
+        self.answers[head.index] = head, answer
+        if answer.args is not UNSET:
+            self.args[head.index] = bytes(answer.args)
+
+    def close(self, head: CallClosed, closed: ClosedBody, shown: tuple[UserPart, ...]) -> None:
+        """`shown` is what the model reads of the result."""
+        if head.id in self._may_end_run:
+            self.finals[head.id] = closed
+        if head.parent:
+            # A model reads why nothing happened and takes it in; code would go on as if it had.
+            refused = head.is_error or head.how not in _WITH_ANSWER
+            self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
+            return
+        self.results[head.index] = ToolResult(head.id, head.name, shown, head.is_error)
+        if closed.bounds is not None and closed.bounds.truncated:
+            self.bounds[head.index] = closed.bounds
+        if head.is_error:
+            hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
+            if hint is not None:
+                self.hints[head.index] = hint
+
+    def _close_nested(self, index: int, result: ToolResult) -> None:
+        for events in self.nested.values():
+            if any(isinstance(one, Asked) and one.index == index for one in events):
+                events.append(Closed(index, result))
+
+    @property
+    def all_results(self) -> ToolResults | None:
+        """What the model reads of its calls, once each of them has a result."""
+        if len(self.results) < self._asked_by_model:
+            return None
+        return ToolResults(tuple([self.results[index] for index in sorted(self.results)]))
