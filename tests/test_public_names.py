@@ -34,6 +34,7 @@ PUBLIC = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
     "Run",
     "RunCancelled",

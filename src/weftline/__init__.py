@@ -38,6 +38,7 @@ __all__ = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
     "Run",
     "RunCancelled",
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
     from weftline.reminders import Reminder
+    from weftline.runtime.provided import Provided
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -161,6 +163,7 @@ else:
         "BasicPolicy": "weftline.agent.policy",
         "Bounded": "weftline.tools.bounding",
         "Paging": "weftline.tools.bounding",
+        "Provided": "weftline.runtime.provided",
         "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Budget": "weftline.agent.budget",
