@@ -15,7 +15,7 @@ from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH, idempotency_key
 from weftline.server.schemas.awaits import parsed_as
-from weftline.server.schemas.provided import ProvidedSetModel, provided_of
+from weftline.server.schemas.provided import ResultsModel, provided_of
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import AcceptedResult
 
@@ -25,7 +25,7 @@ _BODY_BYTES = 32 * 1024 * 1024
 async def provide(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     fields = await parsed(decode_object, await request.body(limit=_BODY_BYTES))
-    sent, unknown = parsed_as(ProvidedSetModel, fields)
+    sent, unknown = parsed_as(ResultsModel, fields)
     warnings = app.unknown_fields.warnings(request, unknown)
     give = partial(app.engine.provide, key, request.params["awaitId"], provided_of(sent))
     accepted = await give(idempotency_key=idempotency_key(request) or "")
@@ -41,7 +41,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Answer all client-side tool calls of a turn",
-        body=ProvidedSetModel,
+        body=ResultsModel,
         warns=True,
         idempotent=True,
         returns=AcceptedResult,

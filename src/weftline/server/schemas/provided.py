@@ -18,7 +18,7 @@ from weftline.wire.run_spec import Part
 MAX_RESULTS = 1000
 
 
-class BoundsModel(Part):
+class ResultBoundsModel(Part):
     """How much of all there is a result has."""
 
     returned: int
@@ -28,7 +28,7 @@ class BoundsModel(Part):
     refinementHint: str = ""
 
 
-class ProvidedModel(Part):
+class ResultModel(Part):
     """What came of one call: a `result`, any JSON, or an `error`."""
 
     toolUseId: Annotated[str, StringConstraints(max_length=MAX_TOOL_USE_ID_CHARS)]
@@ -36,18 +36,18 @@ class ProvidedModel(Part):
     result: Any = None
     error: str | None = None
     failure: dict[str, Any] | None = None
-    bounds: BoundsModel | None = None
+    bounds: ResultBoundsModel | None = None
     serverData: Any = None
     leaseToken: str | None = None
 
 
-class ProvidedSetModel(Part):
+class ResultsModel(Part):
     """One for each call of the turn that waits for a result, in any order."""
 
-    results: Annotated[list[ProvidedModel], Field(max_length=MAX_RESULTS)]
+    results: Annotated[list[ResultModel], Field(max_length=MAX_RESULTS)]
 
 
-def provided_of(sent: ProvidedSetModel) -> tuple[Provided, ...]:
+def provided_of(sent: ResultsModel) -> tuple[Provided, ...]:
     """Raises `InvalidRequest` that names each of them that is too large, or whose `failure` cannot be."""
     issues: list[Issue] = []
     found: list[Provided] = []
@@ -77,7 +77,7 @@ def _failure_fault(failure: dict[str, Any], *, error: str | None) -> Issue | Non
     return None
 
 
-def _provided(one: ProvidedModel) -> Provided:
+def _provided(one: ResultModel) -> Provided:
     bounds = one.bounds
     failure = None if one.failure is None else convert(one.failure, SentFailure).failure(one.error or "")
     return Provided(
