@@ -36,6 +36,7 @@ PUBLIC = [
     "Prompt",
     "Provided",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",

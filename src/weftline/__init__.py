@@ -40,6 +40,7 @@ __all__ = [
     "Prompt",
     "Provided",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from weftline.agent.subagents import spawn
     from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
+    from weftline.engine_options import RetryPolicy
     from weftline.errors import Conflict, WeftlineError
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
@@ -187,6 +189,7 @@ else:
         "Preset": "weftline.agent.preset",
         "Prompt": "weftline.agent.prompting",
         "Reminder": "weftline.reminders",
+        "RetryPolicy": "weftline.engine_options",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",

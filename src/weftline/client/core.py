@@ -199,9 +199,13 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
+        a session's list has the runs of its subagents, too.
+        """
         query = _filters(status=status, sessionId=session_id, agentId=agent_id, limit=limit, cursor=cursor)
+        query += [("children", "true")] if children else []
         page = decoded(await self.http.call("GET", "/agent-runs", query=[*query, *_metadata(metadata)]), _Runs)
         return Page(page.runs, page.next_cursor)
 
@@ -254,14 +258,14 @@ class AsyncClient:
         remember: bool | Mapping[str, Any] = False,
     ) -> Answered:
         """Answers what a run asks people, without following it; see `AsyncRun.approve`, `deny` and `answer`."""
-        said: dict[str, Any] = {"outcome": outcome, "reason": reason}
+        body: dict[str, Any] = {"outcome": outcome, "reason": reason}
         if args is not None:
-            said["args"] = dict(args)
+            body["args"] = dict(args)
         if value is not None:
-            said["value"] = value
+            body["value"] = value
         if remember is not False:
-            said["remember"] = remember
-        return await answer(self.http, run_id, await_id, said)
+            body["remember"] = remember
+        return await answer(self.http, run_id, await_id, body)
 
     async def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
         """What came of the client-side calls of a turn, all together, without following the run.

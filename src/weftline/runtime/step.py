@@ -40,7 +40,7 @@ from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
-from weftline.runtime.awaits import await_body, said
+from weftline.runtime.awaits import answer_text, await_body
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
@@ -231,7 +231,9 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
 
 def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
     """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
-    if head.index in work.conversation.turn.answers and (words := said(state.batch.calls[head.index], head, work)):
+    if head.index in work.conversation.turn.answers and (
+        words := answer_text(state.batch.calls[head.index], head, work)
+    ):
         head = replace(head, is_error=False)
         parts: tuple[UserPart, ...] = (Text(words),)
         if size := size_of(work, parts):
@@ -284,7 +286,7 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
-            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data, last.failure)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)

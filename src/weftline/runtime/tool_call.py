@@ -34,7 +34,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
-from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 
@@ -191,7 +191,9 @@ async def _ask(
 def _how(output: ToolOutput, tool: Tool | None) -> How:
     if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
         return "in_doubt"
-    return "failed" if output.is_error else "returned"
+    if output.is_error and not (output.final and tool is not None and ends_run(tool)):
+        return "failed"
+    return "returned"
 
 
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:

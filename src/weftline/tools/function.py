@@ -241,7 +241,7 @@ class FunctionTool(Generic[P, R, D]):
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:
-            _tell_cancelled(context)
+            _notify_cancelled(context)
             raise
         # A plain function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
@@ -344,8 +344,8 @@ class FunctionTool(Generic[P, R, D]):
         if isinstance(error, ToolQuestion):
             return self._asking(error)
         if not isinstance(error, ToolFailed):
-            told = fields(run=context.run_id, tool=self.name, call=context.call_id)
-            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
+            extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
+            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=extra)
         return error_of(error)
 
     def _asking(self, question: ToolQuestion) -> ToolOutput:
@@ -520,7 +520,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
     return None if frame is None else dict(frame.f_locals)
 
 
-def _tell_cancelled(context: ToolContext[Any]) -> None:
+def _notify_cancelled(context: ToolContext[Any]) -> None:
     while context.on_cancel:
         callback = context.on_cancel.pop()
         try:

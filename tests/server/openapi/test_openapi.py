@@ -43,6 +43,7 @@ from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleMode
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
 from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
+from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
 from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
@@ -268,7 +269,7 @@ def test_a_field_that_is_always_true_is_a_boolean(page: Json) -> None:
 
 def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
     run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
-    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId"}
+    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId", *ENGINE_OPTIONS}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:
