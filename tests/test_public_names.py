@@ -60,6 +60,7 @@ PUBLIC = [
     "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
+    "ToolsetCall",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
@@ -82,6 +83,7 @@ PUBLIC = [
     "todo",
     "tool",
     "tool_search",
+    "toolset",
 ]
 
 
