@@ -38,7 +38,9 @@ __all__ = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -126,11 +128,13 @@ if TYPE_CHECKING:
     from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
     from weftline.agent.toolsets import toolset
+    from weftline.engine_options import RetryPolicy
     from weftline.errors import Conflict, WeftlineError
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
     from weftline.reminders import Reminder
+    from weftline.runtime.provided import Provided
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -165,6 +169,7 @@ else:
         "BasicPolicy": "weftline.agent.policy",
         "Bounded": "weftline.tools.bounding",
         "Paging": "weftline.tools.bounding",
+        "Provided": "weftline.runtime.provided",
         "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Budget": "weftline.agent.budget",
@@ -188,6 +193,7 @@ else:
         "Preset": "weftline.agent.preset",
         "Prompt": "weftline.agent.prompting",
         "Reminder": "weftline.reminders",
+        "RetryPolicy": "weftline.engine_options",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",

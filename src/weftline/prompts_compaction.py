@@ -40,15 +40,15 @@ def instructions(text: str) -> str:
     return f"Instructions: {text}"
 
 
-def person_said(text: str) -> str:
+def user_message(text: str) -> str:
     return f"Person: {text}"
 
 
-def runtime_said(text: str) -> str:
+def runtime_note(text: str) -> str:
     return f"Note to the assistant: {text}"
 
 
-def assistant_said(text: str) -> str:
+def assistant_message(text: str) -> str:
     return f"Assistant: {text}"
 
 

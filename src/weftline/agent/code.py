@@ -411,12 +411,12 @@ class AgentCode:
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
-        said = await self._judged(text)
+        verdict = await self._judged(text)
         try:
             await self._facts.judged()
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
-        return said
+        return verdict
 
     async def _judged(self, text: str) -> str:
         value: object = text

@@ -37,6 +37,7 @@ from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
 from weftline.agent.sync import blocking
 from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
 from weftline.agent.watched import WatchedRuns
+from weftline.engine_options import engine_options
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.labels import checked_labels, checked_metadata
@@ -548,6 +549,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             requested_by=options.get("requested_by", ""),
             stream_arguments=options.get("stream_arguments", False),
             turn_id=turn_id_of(options.get("turn_id")),
+            engine=engine_options(
+                memo=options.get("memo"),
+                search_attributes=options.get("search_attributes"),
+                task_queue=options.get("task_queue"),
+                retry_policy=options.get("retry_policy"),
+            ),
             reminders=reminders_of(options.get("reminders", ())),
             durable=self.durable,
         )

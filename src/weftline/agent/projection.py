@@ -242,8 +242,10 @@ def _paused(head: log.RunPaused, body: bytes) -> AnyEvent:
 
 
 def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
-    said = _control(body)
-    return events.RunResumed(notes=head.notes, by=head.requested_by, labels=said.labels, message_count=said.messages)
+    control = _control(body)
+    return events.RunResumed(
+        notes=head.notes, by=head.requested_by, labels=control.labels, message_count=control.messages
+    )
 
 
 def _control(body: bytes) -> bodies.ControlBody:

@@ -215,10 +215,10 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only, heard = self._setups[plan.code], None, False
+        setup, only, observed = self._setups[plan.code], None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
-            setup, only, heard = await self._walk(setup, plan.path)
+            setup, only, observed = await self._walk(setup, plan.path)
         except LookupError as error:
             problem = str(error), error
         agent, parent = setup.agent, run.parent
@@ -270,7 +270,7 @@ class AgentTools:
             plan=plan,
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
-            observed=None if heard or not agent.observers else self._observed(agent, info),
+            observed=None if observed or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
             prompts=await self._prompts_of(agent, info, workspace=run.workspace),
@@ -314,9 +314,9 @@ class AgentTools:
         Raises `LookupError` if the path leads nowhere any more.
         """
         only: frozenset[str] | None = None
-        heard = False
+        observed = False
         for step in path:
-            heard = heard or bool(setup.agent.observers)
+            observed = observed or bool(setup.agent.observers)
             found = await self._subagent(setup.agent, step)
             if found is None:
                 raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
@@ -324,7 +324,7 @@ class AgentTools:
                 setup, only = Setup(found.agent), None
             elif found.only is not None:
                 only = found.only if only is None else only & found.only
-        return setup, only, heard
+        return setup, only, observed
 
     async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
         for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect

@@ -249,7 +249,7 @@ class AsyncRun(RunPeople):
             await asyncio.wait([self._follower])
             return
         if self._owned:
-            await self._say_goodbye()
+            await self._send_goodbye()
         await self.detach()
 
     async def __aenter__(self) -> Self:
@@ -268,10 +268,10 @@ class AsyncRun(RunPeople):
             await asyncio.shield(self._news)
         except asyncio.CancelledError:
             if self._owned and not self._done:
-                await self._say_goodbye()
+                await self._send_goodbye()
             raise
 
-    async def _say_goodbye(self) -> None:
+    async def _send_goodbye(self) -> None:
         task = asyncio.get_running_loop().create_task(self._cancel_and_wait())
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
@@ -290,7 +290,7 @@ class AsyncRun(RunPeople):
         self._expiry = asyncio.get_running_loop().create_task(self._end_at_deadline())
 
     async def _end_at_deadline(self) -> None:
-        await self._say_goodbye()
+        await self._send_goodbye()
         if not self._done:
             self._failure = DeadlineExceeded(self.id, reason="deadline")
             await self.detach()

@@ -177,8 +177,8 @@ class DetailProjection:
             case AttemptFailed():
                 yield self._attempt(head)
                 if head.cls == "rate_limit":
-                    said = bodies.decode_failed(body).message if body else ""
-                    yield details.PlannerNote(text=said, labels={"code": RATE_LIMITED}, turn=head.turn)
+                    message = bodies.decode_failed(body).message if body else ""
+                    yield details.PlannerNote(text=message, labels={"code": RATE_LIMITED}, turn=head.turn)
             case TurnCompleted():
                 yield self._attempt(head)
                 if head.calls:
@@ -308,8 +308,8 @@ def _observed(kind: str, body: bytes) -> AnyDetail | None:
                 call_id=piece.call, name=piece.name, delta=piece.text, turn=piece.turn, attempt=piece.attempt
             )
         case "note.run":
-            said = decode_run_note(body)
-            return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)
+            planned = decode_run_note(body)
+            return details.PlannerNote(text=planned.text, labels=planned.labels, turn=planned.turn)
         case "note.child":
             grown = decode_child_note(body)
             return details.ToolCallUpdated(call_id=grown.call, name=grown.name, expected_children=grown.calls)
@@ -325,8 +325,8 @@ def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:
     """A tool emits its output as a text, or as an object with a `stream` and a `delta`."""
     data: Any = decode(note.data)
     if isinstance(data, dict):
-        said = cast("dict[str, Any]", data)
-        stream, delta = str(said.get("stream") or ""), str(said.get("delta") or "")
+        fields = cast("dict[str, Any]", data)
+        stream, delta = str(fields.get("stream") or ""), str(fields.get("delta") or "")
     else:
         stream, delta = "", data if isinstance(data, str) else bytes(note.data).decode()
     return details.ToolOutputDelta(name=note.name, call_id=note.call, stream=stream, delta=delta)

@@ -39,13 +39,14 @@ class ForkPoint(Struct, frozen=True):
 
     def continued(self, plan: RunPlan, *, message: str | None, requested_by: str = "") -> RunPlan:
         """A plan that goes on from here, perhaps with a message before the turn."""
-        said = (User.of(message),) if message is not None else ()
+        added = (User.of(message),) if message is not None else ()
         return replace(
             plan,
-            messages=(*self.messages, *said),
+            messages=(*self.messages, *added),
             given=len(self.messages),
             path=(),
             requested_by=requested_by,
+            engine=None,
         )
 
 

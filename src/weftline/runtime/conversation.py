@@ -209,7 +209,7 @@ class Conversation:
 
         Calls, results and nudges are left out, and so is what the model said while it was still at work.
         """
-        said: list[Message] = []
+        messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
             match message:
@@ -217,12 +217,12 @@ class Conversation:
                     answer = "" if message.calls else message.text
                 case User():
                     if not message.injected:
-                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                        messages += [Assistant((Text(answer),)), message] if answer else [message]
                     answer = ""  # taken, or rejected
                 case _:
                     pass
-        said.append(Assistant((Text(self.last_text),)))
-        return said
+        messages.append(Assistant((Text(self.last_text),)))
+        return messages
 
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""

@@ -48,6 +48,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.provided import Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -301,6 +302,20 @@ class EmbeddedEngine(StoredRuns):
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
         )
 
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together."""
+        return await self._client_calls.provide(
+            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
+        )
+
     async def claim(
         self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
     ) -> Leased:
@@ -395,8 +410,8 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        say = self._interrupts.say
-        return await say(
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
         )
 
@@ -410,8 +425,10 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run when it would otherwise end."""
-        say = self._interrupts.say
-        return await say(key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key)
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
+            key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
+        )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""

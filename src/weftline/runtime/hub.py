@@ -44,7 +44,7 @@ class Subscription:
         "_waiter",
         "behind",
         "ended",
-        "hears_below",
+        "follows_below",
         "last_seq",
         "left",
         "run",
@@ -73,7 +73,7 @@ class Subscription:
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
-        self.hears_below = False
+        self.follows_below = False
         self._news_below = False
         self._quiet = 0
         """Beats since the reader was given anything."""
@@ -142,7 +142,7 @@ class Subscription:
 
     def notify_below(self) -> None:
         """Wakes a reader that wants to hear of the runs below this one."""
-        if self.hears_below:
+        if self.follows_below:
             self._news_below = True
             self.wake()
 

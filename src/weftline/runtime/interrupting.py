@@ -77,7 +77,7 @@ class Interrupts:
             with suppress(Conflict, NotFound):
                 await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
 
-    async def say(
+    async def queue_message(
         self,
         key: int,
         text: str,

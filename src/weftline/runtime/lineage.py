@@ -59,7 +59,7 @@ class Lineage:
         self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
-    async def unheard(self, parent: LiveRun) -> list[Draft]:
+    async def undelivered_ends(self, parent: LiveRun) -> list[Draft]:
         """The facts about children that ended while their parent was not in memory.
 
         What ends while this looks is looked at again: nobody will tell it once more.

@@ -165,7 +165,7 @@ class Residents:
             run.move(GONE)
         else:
             try:
-                ends = await self._lineage.unheard(run)
+                ends = await self._lineage.undelivered_ends(run)
             except BaseException:
                 self._store.release(key, run.log.epoch)
                 raise

@@ -40,7 +40,7 @@ from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
-from weftline.runtime.awaits import await_body, said
+from weftline.runtime.awaits import answer_text, await_body
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
@@ -233,7 +233,9 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
 
 def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
     """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
-    if head.index in work.conversation.turn.answers and (words := said(state.batch.calls[head.index], head, work)):
+    if head.index in work.conversation.turn.answers and (
+        words := answer_text(state.batch.calls[head.index], head, work)
+    ):
         return _answered(work, head, words)
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":

@@ -360,12 +360,12 @@ class Session:
         """Whether the engine ran out of memory, rather than the code or the host saying so."""
         if message in self._out_of_memory_elsewhere or self._tree is None:
             return False
-        said = [
+        lines = [
             *(node.exc or node for node in ast.walk(self._tree) if isinstance(node, ast.Raise)),
             *(node.type or node for node in ast.walk(self._tree) if isinstance(node, ast.ExceptHandler)),
         ]
         # The engine's own cannot be caught, and so is never raised where code raises or catches.
-        places = {(one.lineno, one.col_offset + 1) for one in said}
+        places = {(one.lineno, one.col_offset + 1) for one in lines}
         return not frames or (frames[-1].line, frames[-1].column) not in places
 
     def _full(self) -> None:

@@ -93,25 +93,25 @@ class ControlledRuns(Protocol):
     async def follow_up(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
 
 
-async def pause(at: Workspaces, logs: ControlledRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
-    sent, _ = parsed_as(PauseModel, said)
+async def pause(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(PauseModel, body)
     by = _operator()
     await logs.pause((await _row(logs, run)).key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
 
-async def resume(at: Workspaces, logs: ControlledRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
-    sent, _ = parsed_as(ResumeModel, said)
+async def resume(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(ResumeModel, body)
     key, by = (await _row(logs, run)).key, _operator()
     await logs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
 
-async def message(at: Workspaces, logs: ControlledRuns, *, run: str, said: dict[str, Any]) -> QueuedMessage:
-    sent, _ = parsed_as(MessageToRunModel, said)
+async def message(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> QueuedMessage:
+    sent, _ = parsed_as(MessageToRunModel, body)
     key, by = (await _row(logs, run)).key, _operator()
-    say = logs.steer if sent.mode == "steer" else logs.follow_up
-    return QueuedMessage(id=await say(key, sent.text, by=by, labels=sent.labels), by=by)
+    send = logs.steer if sent.mode == "steer" else logs.follow_up
+    return QueuedMessage(id=await send(key, sent.text, by=by, labels=sent.labels), by=by)
 
 
 async def _row(logs: ControlledRuns, run: str) -> RunRow:

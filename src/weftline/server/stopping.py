@@ -69,7 +69,7 @@ class Stopping:
     def __enter__(self) -> Self:
         # The number of a signal is written to this descriptor whatever the main thread is doing.
         self._other_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._other_handlers = {number: signal.signal(number, _heard) for number in SIGNALS}
+        self._other_handlers = {number: signal.signal(number, _ignore_signal) for number in SIGNALS}
         self._thread.start()
         return self
 
@@ -138,7 +138,7 @@ class Stopping:
         self._leave(self._code)
 
 
-def _heard(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """Nothing: the thread acts on it. Without a handler in Python nothing would be written for it."""
 
 

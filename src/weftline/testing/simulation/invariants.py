@@ -183,9 +183,9 @@ def _threads(evidence: Evidence, logs: Sequence[RunLog]) -> None:
                 text = bodies.decode_ended(log.entries[-1].body).text
                 require("C8", text.startswith(f"{log.order.tag}:"), f"run {key}: answered {text!r}")
                 expected.append(bodies.encode(User.of(f"prompt of {log.order.tag}")))
-                said = naive_exchange([(entry.head, entry.body) for entry in log.entries])
-                require("C8", said[-1] == Assistant((Text(text),)), f"run {key}: its answer is not its last text")
-                expected += [bodies.encode(message) for message in said]
+                exchange = naive_exchange([(entry.head, entry.body) for entry in log.entries])
+                require("C8", exchange[-1] == Assistant((Text(text),)), f"run {key}: its answer is not its last text")
+                expected += [bodies.encode(message) for message in exchange]
         require("C8", disk.messages(thread) == expected, f"thread {thread}: its messages are others")
 
 

@@ -224,14 +224,14 @@ class CodeTool:
         execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
         try:
             result = await execution
-            unheard = await calls.settled(result.open_calls) if result.error is None else []
+            unread = await calls.settled(result.open_calls) if result.error is None else []
         finally:
             execution.terminate()
             await execution.wait()
             await calls.drop()
         if calls.diverged and result.error is None:
             return ToolOutput.of(calls.diverged, is_error=True)
-        return to_tool_output(result, unheard if result.error is None else calls.made())
+        return to_tool_output(result, unread if result.error is None else calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
