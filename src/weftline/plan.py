@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
+from weftline.engine_options import EngineOptions
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
@@ -156,6 +157,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The largest result that the model reads whole; None if it reads all of them."""
     own_policy: PolicyRule | None = None
     """The policy that the run was started with, without its agent's. Subagents may take it over."""
+    engine: EngineOptions | None = None
+    """What its engine is told about it; None for nothing."""
 
     @property
     def thread_keeps_all(self) -> bool:

@@ -14,7 +14,7 @@ from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
 """Enough for any planted bug to be noticed."""
-CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 100
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 75
 BLOCK = 25
 
 

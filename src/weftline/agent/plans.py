@@ -16,6 +16,7 @@ from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
+from weftline.engine_options import EngineOptions
 from weftline.errors import InvalidRequest
 from weftline.kernel.deploys import stricter
 from weftline.kernel.entries import Limits as StoredLimits
@@ -49,6 +50,7 @@ def plan_of(
     requested_by: str = "",
     stream_arguments: bool = False,
     turn_id: str = "",
+    engine: EngineOptions | None = None,
     reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
@@ -88,6 +90,7 @@ def plan_of(
         requested_by=requested_by,
         stream_arguments=stream_arguments,
         turn_id=turn_id,
+        engine=engine,
         reminders=reminders,
         model_result_limit_bytes=wanted.model_result_limit_bytes,
         own_policy=None if policy is None else policy.rule,
@@ -106,6 +109,7 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
         limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
         given=0,
         reminders=(),
+        engine=None,
     )
 
 
@@ -177,6 +181,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         requested_by=sent.requested_by,
         stream_arguments=sent.stream_arguments,
         turn_id=sent.turn_id,
+        engine=sent.engine,
     )
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):

@@ -46,6 +46,7 @@ class ForkPoint(Struct, frozen=True):
             given=len(self.messages),
             path=(),
             requested_by=requested_by,
+            engine=None,
         )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from weftline.engine_options import thread_fault
+from weftline.errors import Issue, invalid
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Parent, RunCreated
@@ -28,6 +30,7 @@ from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
+from weftline.store.records import threads
 
 _ENCODED_HERE_BYTES = 64 * 1024
 
@@ -100,6 +103,8 @@ class RunCreator:
                     once.release(slot)
                     return earlier
             await self.check(plan, workspace=workspace, thread=thread)
+            if plan.engine is not None:
+                await self._check_engine(plan, thread)
             plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
@@ -135,6 +140,15 @@ class RunCreator:
             durable.add_done_callback(lambda _: once.release(slot))
             await asyncio.shield(durable)
         return run.id
+
+    async def _check_engine(self, plan: RunPlan, thread: int | None) -> None:
+        """Raises `InvalidRequest` if the engine would be told of another thread than the run's."""
+        names: tuple[str, ...] = ()
+        if thread is not None and (row := await self._store.records.read(threads.by_key(thread))) is not None:
+            id = ids.session_id(row.key, row.salt)
+            names = (id, row.name) if plan.thread_keeps_all else (id,)
+        if fault := thread_fault(plan.engine, names):
+            raise invalid([Issue("search_attributes.SessionID", fault)])
 
     def _new_run(
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
