@@ -62,6 +62,7 @@ PUBLIC = [
     "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
+    "ToolsetCall",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
@@ -84,6 +85,7 @@ PUBLIC = [
     "todo",
     "tool",
     "tool_search",
+    "toolset",
 ]
 
 
