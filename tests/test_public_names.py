@@ -34,6 +34,7 @@ PUBLIC = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
     "RetryPolicy",
     "Run",
@@ -61,6 +62,7 @@ PUBLIC = [
     "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
+    "ToolsetCall",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
@@ -83,6 +85,7 @@ PUBLIC = [
     "todo",
     "tool",
     "tool_search",
+    "toolset",
 ]
 
 

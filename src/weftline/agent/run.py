@@ -38,6 +38,7 @@ from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.provided import Provided
 from weftline.runtime.receipts import CancelReceipt
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -282,6 +283,21 @@ class Run(Generic[OutputT]):
         kept with the answer.
         """
         await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
+
+    async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
+        """What came of the calls of a turn that an outside system has carried out: of all that wait for that.
+
+        Args:
+            await_id: That of `AwaitExternalTools`: `external_` and the number of the turn.
+            results: One for each call, in any order. They are taken together, or not at all.
+
+        Raises:
+            InvalidRequest: `invalid_answer`, with all that is wrong as `issues`; the run goes on waiting.
+            NotFound: `unknown_await`, if no call of this turn waits for a result.
+            Conflict: `run_terminal`, if the run has ended.
+        """
+        host = await self._engine.runtime()
+        await host.provide(await self._key(), await_id, tuple(results))
 
     def below(self, run_id: str) -> Run[object]:
         """A run that this one, or one below it, began: to answer what it asks."""

@@ -166,6 +166,11 @@ async def answer(http: Http, run_id: str, await_id: str, body: Mapping[str, Any]
     return decoded(await _post(http, path, body, idempotency_key=secrets.token_urlsafe(18)), Answered)
 
 
+async def provide(http: Http, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
+    path = f"{_path(run_id)}/tool-results/{quote(await_id, safe='')}"
+    await _post(http, path, {"results": list(results)}, idempotency_key=secrets.token_urlsafe(18))
+
+
 async def inbox(http: Http, query: Sequence[tuple[str, str]]) -> Page[Await]:
     page = decoded(await http.call("GET", "/awaits", query=query), _Awaits)
     return Page(page.awaits, page.next_cursor)

@@ -251,6 +251,10 @@ class Client:
             )
         )
 
+    def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
+        """What came of the client-side calls of a turn, all together; see `AsyncClient.provide`."""
+        self.wait(self._core.provide(run_id, await_id, results))
+
     def answer_await(
         self,
         run_id: str,

@@ -48,6 +48,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.provided import Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -308,6 +309,20 @@ class EmbeddedEngine(StoredRuns):
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
+        )
+
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together."""
+        return await self._client_calls.provide(
+            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(

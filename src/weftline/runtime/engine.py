@@ -21,6 +21,7 @@ from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
+from weftline.runtime.provided import Provided
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -227,6 +228,24 @@ class Engine(Protocol):
 
         `token` is that of a lease. Raises `Conflict` (`lease_held`) if another client has claimed the call, and
         (`lease_lost`) if another client has taken it over.
+        """
+        ...
+
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together: they are taken as a whole, in
+        the order of the calls. Returns False if the run was cancelled in the meantime.
+
+        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, `NotFound`
+        (`unknown_await`) if no call of this turn waits for a result, and `Conflict` (`run_terminal`) once it has ended;
+        the rest is as in `answer`.
         """
         ...
 

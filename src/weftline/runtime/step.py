@@ -45,9 +45,11 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
 from weftline.runtime.reserving import budget_body, weighed
+from weftline.runtime.shaping import shaped_result
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
+from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
@@ -234,11 +236,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     if head.index in work.conversation.turn.answers and (
         words := answer_text(state.batch.calls[head.index], head, work)
     ):
-        head = replace(head, is_error=False)
-        parts: tuple[UserPart, ...] = (Text(words),)
-        if size := size_of(work, parts):
-            head = replace(head, size=size)
-        return Draft(head, closed_body(work, head.index, parts))
+        return _answered(work, head, words)
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
@@ -246,7 +244,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     head = with_failure(head, failure)
     gated = work.conversation.turn.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or work.conversation.turn.asked(head.index).invalid),)
+        parts: tuple[UserPart, ...] = (Text(text or work.conversation.turn.asked(head.index).invalid),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -255,6 +253,26 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
         head = replace(head, size=size)
     bounds = None if gated is None or head.is_error else gated.bounds
     return Draft(head, closed_body(work, head.index, parts, failure=failure, bounds=bounds))
+
+
+def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
+    """A call whose result is what a person said."""
+    output = ToolOutput.of(words)
+    if head.how in ("answered", "returned"):
+        output = shaped_result(output, work, turn=head.turn, index=head.index, id=head.id, name=head.name)
+    head = replace(head, is_error=output.is_error)
+    if size := size_of(work, output.parts):
+        head = replace(head, size=size)
+    body = closed_body(
+        work,
+        head.index,
+        output.parts,
+        failure=output.failure,
+        telemetry=output.telemetry,
+        bounds=None if output.is_error else output.bounds,
+        server_data=output.server_data,
+    )
+    return Draft(with_failure(head, output.failure), body)
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:

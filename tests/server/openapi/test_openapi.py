@@ -37,6 +37,7 @@ from weftline.server.schemas.awaits import AnswerModel, MessageToRunModel, Pause
 from weftline.server.schemas.budgets import BudgetLimitsModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
+from weftline.server.schemas.provided import ResultsModel
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
@@ -70,6 +71,7 @@ _OF_RUN = "/api/v1/workspaces/{slug}/agent-runs/{runId}"
 OTHERWISE = (
     ("/api/oauth/client.json", 404),
     (f"{_OF_RUN}/tool-results", 409),
+    (f"{_OF_RUN}/tool-results/{{awaitId}}", 409),
     (f"{_OF_RUN}/tool-leases", 409),
     (f"{_OF_RUN}/tool-leases/heartbeat", 409),
     (f"{_OF_RUN}/tool-leases/release", 409),
@@ -84,6 +86,7 @@ BODIES: dict[Any, Json] = {
     SessionModel: MODEL,
     MessageModel: {"prompt": "hi"},
     ToolResult: {"toolUseId": "none", "result": "x"},
+    ResultsModel: {"results": [{"toolUseId": "none", "result": "x"}]},
     ClaimModel: {"toolUseId": "none"},
     LeaseModel: {"toolUseId": "none", "token": "none"},
     AnswerModel: {"outcome": "approved"},
