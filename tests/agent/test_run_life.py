@@ -17,7 +17,7 @@ from weftline.agent import deps as deps_of_runs
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
-from weftline.runtime import kept
+from weftline.runtime import retained
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -178,8 +178,8 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
 async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept, "KEEP_S", 0.01)
-    monkeypatch.setattr(kept, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(retained, "KEEP_S", 0.01)
+    monkeypatch.setattr(retained, "_SWEEP_S", 0.01)
     told: list[str] = []
     left = asyncio.Event()
 
