@@ -26,6 +26,7 @@ from weftline.messages import Assistant, Text, User, joined_text
 from weftline.testing.lines import lines_of
 from weftline.testing.simulation.approvals import check_approvals
 from weftline.testing.simulation.billing import check_requests
+from weftline.testing.simulation.children import check_children
 from weftline.testing.simulation.conversation import naive_exchange
 from weftline.testing.simulation.deadlines import check_deadlines, check_time_budgets
 from weftline.testing.simulation.downtime import check_downtime
@@ -55,6 +56,7 @@ def check(evidence: Evidence) -> None:
     for rule in (_created_once, _answers_took_effect, _messages_took_effect, _control_took_effect, check_tools, _seen):
         rule(evidence, logs)
     check_approvals(evidence, logs)
+    check_children(evidence, logs)
     _threads(evidence, logs)
     _innocents(logs)
 
