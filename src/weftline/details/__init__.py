@@ -148,15 +148,16 @@ class ToolAuthorization(Detail, frozen=True, tag="tool_authorization"):
 
 
 class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
-    """A call is carried out by a run of its own."""
+    """A call is carried out by a run of its own, of the agent `child_agent`."""
 
     name: str
     call_id: str
     child_id: str
+    child_agent: str = ""
 
 
 class ToolCallUpdated(Detail, frozen=True, tag="tool_call_updated"):
-    """A call has asked for another one: how many calls are expected below it by now."""
+    """A call's code, or its child run, has asked for further calls: how many are expected below it by now."""
 
     call_id: str
     name: str

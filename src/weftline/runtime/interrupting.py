@@ -97,7 +97,7 @@ class Interrupts:
         """Pauses and resumes of one run take turns: one that is half done would undo the other below the run."""
         return self._turns.setdefault(key, asyncio.Lock())
 
-    async def say(
+    async def queue_message(
         self,
         key: int,
         text: str,

@@ -148,6 +148,8 @@ class Log:
                 write.wakes = run.parent
             elif kind is RunCreated:
                 log.latest = at
+                if run.new is not None:
+                    run.new.created_at = at
             elif type(head) is AwaitOpened:
                 write.awaits.append(_new_await(run, head, body, at, state=state))
             elif type(head) is AwaitClosed:

@@ -50,7 +50,7 @@ class RefundsEarly(ChangesBookings):
 
 
 BUGS = (
-    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=80),
+    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=84),
     Bug("settles_twice", "B1 B2", log=SettlesTwice),
     Bug("refunds_early", "B1", log=RefundsEarly),
 )

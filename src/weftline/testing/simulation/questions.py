@@ -50,7 +50,7 @@ class _Turn(Struct):
     lost: set[int] = field(default_factory=set[int])
     """Those that a crash has cut off."""
     doubted: dict[int, str] = field(default_factory=dict[int, str])
-    said: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """What was said to each await: the outcome, and the answer."""
     lacking: int | None = None
     """The first call that lacks something."""
@@ -95,7 +95,7 @@ class _Reader:
             case AwaitClosed():
                 answer = bodies.decode_answer(entry.body) if entry.body else bodies.AnswerBody()
                 value = "" if answer.value is UNSET else decode(answer.value)
-                turn.said[head.id] = head.outcome, str(value)
+                turn.answers[head.id] = head.outcome, str(value)
             case CallClosed():
                 self._closed(entry, head)
             case CapReached() | CancelRequested() | FinalForced():
@@ -116,16 +116,16 @@ class _Reader:
             if head.hint == "missing_fields" and (turn.lacking is None or head.index < turn.lacking):
                 turn.lacking = head.index
         if (asked := turn.asked_back.get(head.index)) is not None:
-            outcome, value = turn.said.get(asked, ("", ""))
+            outcome, value = turn.answers.get(asked, ("", ""))
             text = joined_text(bodies.decode_closed(entry.body).parts)
             answered = outcome == "answered" and (head.how, text) == ("returned", value)
             fits = answered or (outcome in _UNANSWERED and head.how != "returned") or self._given_up
             require("A3", fits, f"{self._who}: {asked} was {outcome} {value!r}, and is {head.how} {text!r}")
-        if (asked := turn.doubted.get(head.index)) is not None and turn.said.get(asked, ("",))[0] == "answered":
+        if (asked := turn.doubted.get(head.index)) is not None and turn.answers.get(asked, ("",))[0] == "answered":
             known = head.how == "returned" or self._given_up
             require("A4", known, f"{self._who}: a person said what became of {head.id}, and it is {head.how}")
         if head.how == "in_doubt" and head.index in turn.lost and self._asks and not self._ending:
-            outcome, _ = turn.said.get(turn.doubted.get(head.index, ""), ("", ""))
+            outcome, _ = turn.answers.get(turn.doubted.get(head.index, ""), ("", ""))
             asked = outcome in _UNANSWERED or entry.seq >= self._closing
             require("A4", asked, f"{self._who}: {head.id} is in doubt, and nobody was asked")
 

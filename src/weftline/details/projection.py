@@ -29,14 +29,14 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.notes import decode_args_delta, decode_prompt_note, decode_run_note
+from weftline.kernel.notes import decode_args_delta, decode_child_note, decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
 RATE_LIMITED = "rate_limited"
 """The code of the note that a rate-limited model call leaves."""
 NEEDED_HEADS = ("attempt.started", "compaction.started", *waiting.HEADS)
-"""The entries whose heads a teller has to have seen to tell those after them."""
+"""The entries whose heads a projection needs to see before it can project those after them."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
@@ -76,7 +76,7 @@ def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFa
     return RunFacts(run_id, agent_of(plan), thread, _decode_given(plan).turn_id or run_id)
 
 
-class Teller:
+class DetailProjection:
     """Makes the details of one run of its entries.
 
     Most are made of one entry alone. What a model call used is told with the model that was asked, an answer with its
@@ -101,12 +101,12 @@ class Teller:
         """What an entry tells, in order."""
         self.learn(head)
         self.learn_whole(head, body)
-        return [self._placed(detail, seq=seq, at=at) for detail in self._told(head, body)]
+        return [self._placed(detail, seq=seq, at=at) for detail in self._details_of(head, body)]
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The same for one that has no head."""
-        told = _observed(kind, body)
-        return [] if told is None else [self._placed(told, seq=seq, at=at)]
+        detail = _observed(kind, body)
+        return [] if detail is None else [self._placed(detail, seq=seq, at=at)]
 
     def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
         facts = self.facts
@@ -152,7 +152,7 @@ class Teller:
             case _:
                 pass
 
-    def _told(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
+    def _details_of(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
         yield from self._of_one(head, body)
         if (offer := self._waiting.offered(head)) is not None:
             yield self._external(offer.turn, offer.indexes)
@@ -177,8 +177,8 @@ class Teller:
             case AttemptFailed():
                 yield self._attempt(head)
                 if head.cls == "rate_limit":
-                    said = bodies.decode_failed(body).message if body else ""
-                    yield details.PlannerNote(text=said, labels={"code": RATE_LIMITED}, turn=head.turn)
+                    message = bodies.decode_failed(body).message if body else ""
+                    yield details.PlannerNote(text=message, labels={"code": RATE_LIMITED}, turn=head.turn)
             case TurnCompleted():
                 yield self._attempt(head)
                 if head.calls:
@@ -198,7 +198,9 @@ class Teller:
                 expected = len([one for one in self._below[head.turn, head.parent] if one <= head.index])
                 yield details.ToolCallUpdated(call_id=id, name=name, expected_children=expected)
             case CallStarted() if head.child:
-                yield details.ChildRunLinked(name=head.name, call_id=head.id, child_id=head.child)
+                yield details.ChildRunLinked(
+                    name=head.name, call_id=head.id, child_id=head.child, child_agent=head.name
+                )
             case RunEnded():
                 yield details.PhaseChanged(phase=head.status, turn=max(head.turns - 1, 0))
             case _:
@@ -306,8 +308,11 @@ def _observed(kind: str, body: bytes) -> AnyDetail | None:
                 call_id=piece.call, name=piece.name, delta=piece.text, turn=piece.turn, attempt=piece.attempt
             )
         case "note.run":
-            said = decode_run_note(body)
-            return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)
+            planned = decode_run_note(body)
+            return details.PlannerNote(text=planned.text, labels=planned.labels, turn=planned.turn)
+        case "note.child":
+            grown = decode_child_note(body)
+            return details.ToolCallUpdated(call_id=grown.call, name=grown.name, expected_children=grown.calls)
         case "note.prompt":
             of = decode_prompt_note(body)
             scope = {"thread": of.thread or None, "labels": of.labels}
@@ -320,8 +325,8 @@ def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:
     """A tool emits its output as a text, or as an object with a `stream` and a `delta`."""
     data: Any = decode(note.data)
     if isinstance(data, dict):
-        said = cast("dict[str, Any]", data)
-        stream, delta = str(said.get("stream") or ""), str(said.get("delta") or "")
+        fields = cast("dict[str, Any]", data)
+        stream, delta = str(fields.get("stream") or ""), str(fields.get("delta") or "")
     else:
         stream, delta = "", data if isinstance(data, str) else bytes(note.data).decode()
     return details.ToolOutputDelta(name=note.name, call_id=note.call, stream=stream, delta=delta)
