@@ -267,7 +267,8 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            if driving.tasks:
+            # One that failed while the agent's code was told something has nobody left to wake.
+            if driving.tasks and not any(map(_has_failed, driving.tasks.values())):
                 await driving.wake
         finally:
             driving.wake = None
@@ -418,6 +419,10 @@ def _is_finishing(run: LiveRun) -> bool:
         return False
     # What asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:

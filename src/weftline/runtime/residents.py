@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
@@ -242,8 +243,31 @@ class Residents:
         if run.residency is not BEHIND:
             self._submit(run)
 
+    def append(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        """Appends facts from outside and carries the run on."""
+        try:
+            self.driver.record(run, facts)
+        except Exception as error:
+            self._failed(run, error)
+            raise
+        self.consider(run)
+
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
+        """After an append to a run: ends it right here, wakes its driver, or schedules it.
+
+        Whatever is wrong with the run does not concern whoever calls this, who has others to see to.
+        """
+        try:
+            self._consider(run)
+        except Exception as error:
+            self._failed(run, error)
+
+    def _failed(self, run: LiveRun, error: Exception) -> None:
+        logger.error("run %s: it cannot be carried on", run.id, exc_info=error)
+        if not run.gone:
+            self._start_over(run, error)
+
+    def _consider(self, run: LiveRun) -> None:
         if run.gone or run.state.ended:
             return
         if run.state.control.cancel:
@@ -552,8 +576,8 @@ class Residents:
     def take(self, run: LiveRun, fact: Draft) -> None:
         """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
         if accepts(run.state, fact.head):
-            self.driver.record(run, (fact,))
-            self.consider(run)
+            with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
+                self.append(run, (fact,))
 
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)
