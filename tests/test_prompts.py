@@ -373,8 +373,8 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "or say in your answer that this is uncertain.",
     ),
     ("agent_refused", ("peer", "busy"), {}, "peer answered with an error: busy"),
-    ("agent_said_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
-    ("agent_said_nothing", ("peer", ""), {}, "peer answered without text."),
+    ("agent_returned_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
+    ("agent_returned_nothing", ("peer", ""), {}, "peer answered without text."),
     ("answer_too_large", ("peer",), {}, "peer failed: the answer is too large."),
     ("answer_without_structure", ("look",), {}, "look failed: its answer lacks the structured content."),
     (

@@ -397,7 +397,7 @@ def agent_refused(agent: str, error: str) -> str:
     return f"{agent} answered with an error: {error}"
 
 
-def agent_said_nothing(agent: str, state: str) -> str:
+def agent_returned_nothing(agent: str, state: str) -> str:
     return f"{agent} answered without text" + (f" (its task is {state})." if state else ".")
 
 

@@ -27,7 +27,7 @@ from weftline import (
     spawn,
     tool,
 )
-from weftline.agent.above import HEARD
+from weftline.agent.above import CHILD_POINTS
 from weftline.agent.hooks_outside import McpToolGate, SpawnBefore, SpawnComplete, SpawnError
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
@@ -335,7 +335,7 @@ async def test_what_happens_in_children_of_any_depth_reaches_the_hooks_above_the
     deeper = Agent(model, name="deeper", tools=[look], settings=Settings(reasoning="high"))
     deep = Agent(model, name="deep", tools=[deeper.as_tool("Goes deeper.")])
     agent = Agent(model, tools=[deep.as_tool("Goes deep.")])
-    kinds = [kind for own, kind in HEARD.items() if own is not McpToolGate]
+    kinds = [kind for own, kind in CHILD_POINTS.items() if own is not McpToolGate]
     for kind in kinds:
 
         @agent.on(kind)

@@ -40,7 +40,7 @@ class AroundCalls:
         """The name that the model knows the tool by."""
         return self._frame.aliases.wire(call.name)
 
-    async def tell(self, point: points.Point) -> None:
+    async def notify(self, point: points.Point) -> None:
         """Raises `HookFailed` if a hook fails that must not."""
         await self._hooks.watch(point, self._context)
         await self._above.watch(point)
@@ -52,11 +52,11 @@ class AroundCalls:
         shown = self.shown(call)
         changed = coercions(written_object(call.raw_args), object_of(call.prepared))
         if changed:
-            await self.tell(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
+            await self.notify(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
         if self.wants(points.ToolBefore):
             prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
             args, counts = object_of(call.args), dict(call.counts)
-            await self.tell(
+            await self.notify(
                 points.ToolBefore(
                     call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, display_name=shown
                 )
@@ -77,11 +77,11 @@ class AroundCalls:
         output = output if stored else await self._large.stored(call, output)
         if output is not whole and points.ToolResultStored in hooks:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
-            await self.tell(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
+            await self.notify(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
         if self.wants(points.ToolAfter):
             seen = in_words(output.parts) if call.is_blind() else output.parts
             size, counts = output_bytes(seen), dict(call.counts)
-            await self.tell(
+            await self.notify(
                 points.ToolAfter(
                     call.turn,
                     call.id,
@@ -100,11 +100,11 @@ class AroundCalls:
     async def after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         """Whatever the hooks do, the model learns that the tool has run."""
         try:
-            return await self._told_after(call, output, raised)
+            return await self._notify_after(call, output, raised)
         except HookFailed:
             return replace(output, parts=(Text(prompts.result_withheld(self.shown(call))),), is_error=True)
 
-    async def _told_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+    async def _notify_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         shown = self.shown(call)
         if output.is_error and self.wants(points.ToolError):
             failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=shown)
@@ -113,16 +113,16 @@ class AroundCalls:
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
         if output.is_error and points.ToolAfterFailure in self._hooks:
             point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=shown)
-            await self.tell(point)
+            await self.notify(point)
         elif not output.is_error and points.ToolAfterSuccess in self._hooks:
-            await self.tell(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
+            await self.notify(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
         return await self.finished(call, output)
 
     async def unfit(self, call: PendingCall) -> Gated:
         """A call of a tool that is not there, or with arguments that do not fit it."""
         shown = self.shown(call)
         if call.tool is not None:
-            await self.tell(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
+            await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
         unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=shown)
         await self._shape(unknown)

@@ -106,19 +106,19 @@ async def answer_by_code(
         parts=asked.parts,
     )
     for hooks, context in listeners:
-        name, error = await hooks.ask(point, context, decided=lambda: point.said is not None)
+        name, error = await hooks.ask(point, context, decided=lambda: point.decision is not None)
         if error is not None:
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
-        said = point.said
-        if said is None:
+        decision = point.decision
+        if decision is None:
             continue
-        if said.args is None:
-            return CodeAnswer(said.outcome, f"hook:{name}", value=said.value, reason=said.reason)
+        if decision.args is None:
+            return CodeAnswer(decision.outcome, f"hook:{name}", value=decision.value, reason=decision.reason)
         try:
             assert call.tool is not None
-            final = await prepare(call.tool, canonical_value(dict(said.args)).decode())
+            final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
         except Exception as misfit:  # the tool's own code, and the hook's values
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
-        return CodeAnswer("approved", f"hook:{name}", args=final, reason=said.reason)
+        return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
     return None

@@ -26,7 +26,7 @@ from weftline.runtime.code import PendingCall
 from weftline.tools.base import ToolOutput
 
 _log = logging.getLogger(__name__)
-_TOLD = "budget_told:"
+_NOTIFIED = "budget_told:"
 _DEDUP = "dedup:"
 
 
@@ -76,7 +76,7 @@ class BudgetGate:
         self._turn = -1
         self._before: Counter[str] = Counter()
         self._admitted: Counter[str] = Counter()
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     def ask(self, call: PendingCall, args: Mapping[str, Any], memory: MutableMapping[str, Any]) -> Verdict:
         budget = self._budgets.get(call.name)
@@ -90,10 +90,10 @@ class BudgetGate:
         name = self._shown.get(call.name, call.name)
         if ruling.mode == "block":
             return Verdict(blocked=ruling.message or prompts.over_budget(name, budget.max), over=over)
-        if call.name in self._told or memory.get(_TOLD + call.name):
+        if call.name in self._notified or memory.get(_NOTIFIED + call.name):
             return Verdict(over=over)
-        self._told.add(call.name)
-        memory[_TOLD + call.name] = True
+        self._notified.add(call.name)
+        memory[_NOTIFIED + call.name] = True
         return Verdict(over=over, steer=ruling.message or prompts.steer_budget(name, budget.max))
 
     def admit(self, call: PendingCall) -> None:

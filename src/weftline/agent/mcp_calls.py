@@ -56,16 +56,16 @@ async def around(
         output = await invoke()
     try:
         if McpToolTransform in hooks:
-            point = McpToolTransform(**where, **_told(output))
+            point = McpToolTransform(**where, **_result_fields(output))
             await hooks.shape(point, context)
             parts = output_of(point.result, tool_name=call.name).parts
             output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
         if McpToolAfter in hooks:
-            await hooks.watch(McpToolAfter(**where, **_told(output)), context)
+            await hooks.watch(McpToolAfter(**where, **_result_fields(output)), context)
     except HookFailed:
         return replace(output, parts=(Text(prompts.result_withheld(shown)),), is_error=True)
     return output
 
 
-def _told(output: ToolOutput) -> dict[str, Any]:
+def _result_fields(output: ToolOutput) -> dict[str, Any]:
     return {"result": output.parts, "is_error": output.is_error, "output_bytes": output_bytes(output.parts)}

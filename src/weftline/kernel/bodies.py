@@ -292,6 +292,8 @@ class FinalResult(Struct, frozen=True, omit_defaults=True):
     telemetry: Telemetry | None = None
     bounds: Bounds | None = None
     server_data: tuple[ServerData, ...] = ()
+    failure: Failure | None = None
+    """If the tool has ended the run with an error."""
 
 
 class EndedBody(Struct, omit_defaults=True):

@@ -160,7 +160,7 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
     return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
 
 
-def said(call: Call, head: CallClosed, work: WorkingSet) -> str:
+def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
     """What the model reads of a person's answer; "" if that is not what closes the call."""
     closed, answer = work.conversation.turn.answers[head.index]
     if call.asked_back:

@@ -71,9 +71,11 @@ from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.latest_turn import LatestTurn
+from weftline.runtime.omitting import parts_within
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
+from weftline.tools.results import output_bytes
 
 _PARTS = (
     InstructionsRendered,
@@ -110,8 +112,9 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation:
-    def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes that a model reads."""
+    def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
+        """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
+        self._result_limit_bytes = result_limit_bytes
         self.messages: list[Message] = list(messages)
         self._given = len(self.messages)
         """How many of them the run began with: its thread's history and its own input."""
@@ -206,7 +209,7 @@ class Conversation:
 
         Calls, results and nudges are left out, and so is what the model said while it was still at work.
         """
-        said: list[Message] = []
+        messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
             match message:
@@ -214,12 +217,12 @@ class Conversation:
                     answer = "" if message.calls else message.text
                 case User():
                     if not message.injected:
-                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                        messages += [Assistant((Text(answer),)), message] if answer else [message]
                     answer = ""  # taken, or rejected
                 case _:
                     pass
-        said.append(Assistant((Text(self.last_text),)))
-        return said
+        messages.append(Assistant((Text(self.last_text),)))
+        return messages
 
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
@@ -377,11 +380,12 @@ class Conversation:
             self.unavailable = (*self.unavailable, head.name)
         if head.how not in _NOT_COUNTED:
             self.counts[head.name] = self.counts.get(head.name, 0) + 1
-        turn.close(head, closed)
+        shown = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
+        turn.close(head, closed, shown)
         if head.parent:
             return
         self.last_hint = turn.hints.get(head.index, self.last_hint)
-        self._grow(size)
+        self._grow(size if shown is closed.parts else output_bytes(shown))
         if (results := turn.all_results) is not None:
             self._add(results, 0)
             for text in turn.after_results:

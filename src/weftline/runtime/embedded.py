@@ -14,18 +14,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
-from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     AwaitOutcome,
     CancelRequested,
     Fact,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -40,7 +38,7 @@ from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import Leased, Observer, Resumed
+from weftline.runtime.engine import CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -50,6 +48,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.provided import Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -268,36 +267,8 @@ class EmbeddedEngine(StoredRuns):
         """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
 
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        thread: int | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        origin: Origin | None = None,
-    ) -> str:
-        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
-
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
-        `origin`.
-        """
-        return await self._creator.create(
-            workspace,
-            plan,
-            sent=sent,
-            thread=thread,
-            metadata=metadata,
-            idempotency=idempotency,
-            secrets=secrets,
-            blobs=blobs,
-            origin=origin,
-        )
+    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
+        return await self._creator.create(workspace, plan, **options)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
@@ -339,6 +310,20 @@ class EmbeddedEngine(StoredRuns):
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
+        )
+
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together."""
+        return await self._client_calls.provide(
+            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(
@@ -435,8 +420,8 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        say = self._interrupts.say
-        return await say(
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
         )
 
@@ -450,8 +435,10 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run when it would otherwise end."""
-        say = self._interrupts.say
-        return await say(key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key)
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
+            key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
+        )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""

@@ -23,8 +23,8 @@ def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
             error = bodies.decode_ended(draft.body).error
             token = current_run.set(work)  # a commit belongs to many runs
             code, model = draft.head.code or "error", draft.head.model
-            told = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
-            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=told)
+            extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
+            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=extra)
             current_run.reset(token)
 
 

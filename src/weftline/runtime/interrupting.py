@@ -84,7 +84,7 @@ class Interrupts:
             raise _full()
         return run
 
-    async def say(
+    async def queue_message(
         self,
         key: int,
         text: str,

@@ -148,6 +148,8 @@ class Log:
                 write.wakes = run.parent
             elif kind is RunCreated:
                 log.latest = at
+                if run.new is not None:
+                    run.new.created_at = at
             elif type(head) is AwaitOpened:
                 write.awaits.append(_new_await(run, head, body, at, state=state))
             elif type(head) is AwaitClosed:
@@ -383,6 +385,8 @@ class Log:
             if result.outcome == "ok":
                 log.row_version, log.row_due = write.version, write.due_at
                 log.durable, log.flight_size = log.flight_seq, 0
+                if write.bookings and run.work.account is not None:
+                    run.work.account.committed(write.bookings)
                 if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
                     _wake(log)
             elif result.outcome == "refused":
@@ -498,7 +502,7 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
     if account is not None:
         for write in writes:
             if write is not None and write.bookings:
-                account.ledger.undo(write.bookings)
+                account.undo(write.bookings)
 
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:

@@ -361,7 +361,7 @@ def _request(
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
-        cache_key=work.session_id or work.run_id,
+        cache_key=work.run_id if work.plan.path else work.session_id or work.run_id,
         max_output_tokens=_max_output_tokens(command, state, work),
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -17,9 +17,10 @@ from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
+from weftline.kernel.notes import CHILD_NOTE
 from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
-from weftline.runtime import ids
+from weftline.runtime import ids, lineage
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
@@ -90,6 +91,7 @@ class Residents:
         self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
+        self.driver.on_calls = self._count_calls
 
     @property
     def stopping(self) -> bool:
@@ -164,7 +166,7 @@ class Residents:
             run.move(GONE)
         else:
             try:
-                ends = await self._lineage.unheard(run)
+                ends = await self._lineage.undelivered_ends(run)
             except BaseException:
                 self._store.release(key, run.log.epoch)
                 raise
@@ -462,7 +464,7 @@ class Residents:
             self.recovery.progressed(run.key)
         parent = run.state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
-            self._hub.tell_below(ids.key_of(parent.root or parent.run))
+            self._hub.notify_below(ids.key_of(parent.root or parent.run))
         if run.state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
@@ -578,6 +580,15 @@ class Residents:
         if accepts(run.state, fact.head):
             with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
                 self.append(run, (fact,))
+
+    def _count_calls(self, run: LiveRun) -> None:
+        """Has the log of a child's parent say how many calls the child has asked for. They are in one transaction, as a
+        rule; a parent is in memory as long as its children are.
+        """
+        parent = None if run.parent is None else self._runs.get(run.parent)
+        if parent is None or parent.gone or parent.state.ended or (note := lineage.calls_of(run, parent)) is None:
+            return
+        self.log.observe(parent, CHILD_NOTE, [note])
 
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)

@@ -283,7 +283,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         warm = asyncio.create_task(_warm_up(transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
-        app.refused.tell()
+        app.refused.report()
         logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering, scheduling):

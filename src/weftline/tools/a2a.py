@@ -365,7 +365,7 @@ class A2ATool(RemoteTool):
         state = state_of(result)
         text = answer_text(result)
         if text is None:
-            text = prompts.agent_said_nothing(self.name, state or "")
+            text = prompts.agent_returned_nothing(self.name, state or "")
         task, context_id = result.get("id"), result.get("contextId")
         if state == WAITS and isinstance(task, str):
             tasks.remember(OpenTask(task, context_id if isinstance(context_id, str) else None))

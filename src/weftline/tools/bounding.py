@@ -51,7 +51,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
-    fault = _fault(declared, output)
+    fault = bounds_fault(tool, output)
     if fault:
         text = prompts_failure.broken_bounds(name, fault)
         failure = Failure(text, "malformed_result", "replan")
@@ -70,8 +70,9 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     return replace(output, parts=(Text(canonical_value(shown).decode()),))
 
 
-def _fault(declared: Paging | bool, output: ToolOutput) -> str:
-    bounds = output.bounds
+def bounds_fault(tool: Tool, output: ToolOutput) -> str:
+    """What is wrong with the bounds of an output, which has some or needs some; "" if nothing is."""
+    declared, bounds = bounded_of(tool), output.bounds
     if bounds is None:
         return "it says nothing about how much it returned"
     if output.is_error:

@@ -61,8 +61,8 @@ class RemoteTool(ABC):
             output = await self.ask(args, context)
         except Exception as error:
             # Without its traceback, which would contain what the peer said and what it was sent.
-            told = fields(run=context.run_id, tool=self.name, call=context.call_id)
-            logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=told)
+            extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
+            logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=extra)
             output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
         return await redacted_apart(output, self._redactor)
 

@@ -184,7 +184,7 @@ def _output_rejected(head: OutputRejected, body: bytes) -> tuple[str, bytes]:
 
 
 def _policy_decided(head: PolicyDecided, body: bytes) -> tuple[str, bytes]:
-    said = bodies.decode_policy(body) if body else bodies.PolicyBody()
+    decision = bodies.decode_policy(body) if body else bodies.PolicyBody()
     payload: dict[str, Any] = {
         "turn": head.turn,
         "allowedTools": head.allowed,
@@ -192,10 +192,10 @@ def _policy_decided(head: PolicyDecided, body: bytes) -> tuple[str, bytes]:
         "failuresLeft": head.failures_left,
         "disableTools": head.disable_tools,
         "failed": head.failed,
-        "labels": said.labels,
+        "labels": decision.labels,
     }
-    if said.metadata is not UNSET:
-        payload["metadata"] = said.metadata
+    if decision.metadata is not UNSET:
+        payload["metadata"] = decision.metadata
     return "policy_decision", encode(payload)
 
 
@@ -245,9 +245,9 @@ def _run_resumed(head: RunResumed, body: bytes) -> tuple[str, bytes]:
 def _control(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
-    said = bodies.decode_control(body)
-    shown: dict[str, Any] = {"labels": said.labels} if said.labels else {}
-    return shown | {"messageCount": said.messages} if said.messages else shown
+    control = bodies.decode_control(body)
+    shown: dict[str, Any] = {"labels": control.labels} if control.labels else {}
+    return shown | {"messageCount": control.messages} if control.messages else shown
 
 
 def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:

@@ -61,8 +61,8 @@ def failure_fault(value: object) -> Issue | None:
     try:
         convert(value, SentFailure)
     except ValidationError as error:
-        said, _, where = str(error).partition(" - at `$")
-        return Issue("failure" + where.rstrip("`"), said)
+        message, _, where = str(error).partition(" - at `$")
+        return Issue("failure" + where.rstrip("`"), message)
     return None
 
 

@@ -17,6 +17,7 @@ from weftline.messages import Blob
 from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
+from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_fault, require_failure
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
 from weftline.wire.limits import (
@@ -74,7 +75,9 @@ def parse_session(body: bytes) -> SessionBody:
 
 
 def _require_no_input(fields: dict[str, Any]) -> None:
-    given = [key for key in ("prompt", "messages", "attachments", "turnId") if fields.get(key) is not None]
+    given = [
+        key for key in ("prompt", "messages", "attachments", "turnId", *ENGINE_OPTIONS) if fields.get(key) is not None
+    ]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
 

@@ -182,7 +182,7 @@ class Serving:
 
     def _follow(self, row: RunRow, task: Task, *, after: int) -> Follower:
         follower = self._engine.follow(row.key, task.id, after=after, workspace=row.workspace)
-        follower.hears_below = True
+        follower.follows_below = True
         return follower
 
     async def _cancel(self, params: bytes) -> Task:
@@ -291,7 +291,7 @@ class Serving:
         now = await self._engine.row(row.key)
         if now is None or now.started_at is None:
             return None
-        return replace(task, state="working", said=None, at_us=now.started_at)
+        return replace(task, state="working", message=None, at_us=now.started_at)
 
 
 class _Streamed:

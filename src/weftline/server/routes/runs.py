@@ -86,7 +86,7 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
 
 async def as_it_stands(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    found = await snapshot_of(app.engine.logs, row, thread=await app.engine.session_id(row.thread))
+    found = await snapshot_of(app.engine.logs, row, thread=await app.engine.session_id(row.listed_under))
     return Response(encode(shown_snapshot(found)))
 
 

@@ -134,15 +134,15 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
     )
 
 
-def said_in(key: int) -> Query[list[tuple[int, bytes]]]:
+def messages_of(key: int) -> Query[list[tuple[int, bytes]]]:
     """The messages of a thread, oldest first, each with the run that left it there."""
     rows = yield from statement("SELECT run, message FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
     return [(row[0], row[1]) for row in rows]
 
 
-def say(key: int, said: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
+def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
     """Gives a new thread messages that were said elsewhere; `format` is that of the log that they are from."""
-    for pos, (run, message) in enumerate(said, 1):
+    for pos, (run, message) in enumerate(messages, 1):
         yield from statement(
             "INSERT INTO thread_messages (thread, pos, run, message) VALUES ($1, $2, $3, $4)", key, pos, run, message
         )

@@ -60,7 +60,9 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
         add(f"{_CHANGED} >= ?", wanted.changed_since)
     if wanted.agents:
         add(f"runs.agent IN ({_marks(wanted.agents)})", *wanted.agents)
-    if wanted.thread is not None:
+    if wanted.thread is not None and wanted.with_children:
+        add("(runs.thread = ? OR runs.family = ?)", wanted.thread, wanted.thread)
+    elif wanted.thread is not None:
         add("runs.thread = ?", wanted.thread)
     if wanted.statuses:
         add(f"runs.status IN ({_marks(wanted.statuses)})", *wanted.statuses)

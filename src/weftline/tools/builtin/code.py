@@ -45,7 +45,7 @@ from weftline.tools.builtin.code_functions import (
     value_of,
     written_args,
 )
-from weftline.tools.builtin.code_running import new_sandbox, start, told
+from weftline.tools.builtin.code_running import new_sandbox, start, to_tool_output
 from weftline.tools.schema import ArgsValidator
 
 CODE = "code"
@@ -224,14 +224,14 @@ class CodeTool:
         execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
         try:
             result = await execution
-            unheard = await calls.settled(result.open_calls) if result.error is None else []
+            unread = await calls.settled(result.open_calls) if result.error is None else []
         finally:
             execution.terminate()
             await execution.wait()
             await calls.drop()
         if calls.diverged and result.error is None:
             return ToolOutput.of(calls.diverged, is_error=True)
-        return told(result, unheard if result.error is None else calls.made())
+        return to_tool_output(result, unread if result.error is None else calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()

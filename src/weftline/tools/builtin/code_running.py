@@ -98,7 +98,7 @@ def _with_default(source: str) -> str:
     return source
 
 
-def told(result: CodeResult, calls: list[str]) -> ToolOutput:
+def to_tool_output(result: CodeResult, calls: list[str]) -> ToolOutput:
     """What the model reads. `calls` are those that the code made, with what became of each; if it succeeded, those
     that failed when it had ended.
     """

@@ -72,7 +72,7 @@ async def off_the_loop(call: Callable[[], T], *, size: int) -> T:
 
 
 @asynccontextmanager
-async def told_to_the_model() -> AsyncGenerator[None]:
+async def errors_for_model() -> AsyncGenerator[None]:
     """Troubles with files and contexts as results that a model can read."""
     try:
         yield
