@@ -59,7 +59,8 @@ MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 AGENT_ERROR = "agent_error"
 """The class of a failure that is the agent's own code's, not the provider's."""
-_PROVIDER_ID_BYTES = 128
+_MAX_ID_BYTES = 256
+"""What answers may name a call by."""
 
 
 async def call_model(
@@ -426,7 +427,10 @@ def _unfenced(message: Assistant) -> Assistant:
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
-    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing."""
+    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing.
+
+    Such a call is named by its place, which no other call of the run has.
+    """
     if not message.calls:
         return message
     taken = set(conversation.call_ids)
@@ -435,7 +439,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     for part in message.parts:
         if isinstance(part, ToolCall):
             identity = part.id
-            if not identity or identity in taken or len(identity) > _PROVIDER_ID_BYTES:
+            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
                 identity = f"call_{turn}_{index}"
                 while identity in taken:
                     identity += "_"
