@@ -103,15 +103,15 @@ class EmbeddedEngine(StoredRuns):
         given = self._given
         if not isinstance(given, Path | str):
             self._store = given
-            return await self._start()
+            return await self._open()
         self._store = await open_store_off_loop(given)
         try:
-            return await self._start()
+            return await self._open()
         except BaseException:
             await self._store.close()  # it is nobody else's to close
             raise
 
-    async def _start(self) -> Self:
+    async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)

@@ -260,7 +260,7 @@ class Residents:
         Whatever is wrong with the run does not concern whoever calls this, who has others to see to.
         """
         try:
-            self._consider(run)
+            self._move_on(run)
         except Exception as error:
             self._failed(run, error)
 
@@ -269,7 +269,7 @@ class Residents:
         if not run.gone:
             self._start_over(run, error)
 
-    def _consider(self, run: LiveRun) -> None:
+    def _move_on(self, run: LiveRun) -> None:
         if run.gone or run.state.ended:
             return
         if run.state.control.cancel:
