@@ -21,6 +21,7 @@ from weftline.kernel.notes import CHILD_NOTE
 from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
 from weftline.runtime import ids, lineage
+from weftline.runtime.behind import BehindRuns
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
@@ -79,8 +80,7 @@ class Residents:
         self._kept = KeptRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
-        self._behind: dict[int, set[int]] = {}
-        """By workspace: new runs waiting for earlier runs of their threads."""
+        self._behind = BehindRuns()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run, or asked people something."""
@@ -107,12 +107,12 @@ class Residents:
         self._runs[run.key] = run
         self._open_account(run)
         if run.residency is BEHIND:
-            self._behind.setdefault(run.workspace, set()).add(run.key)
+            self._behind.add(run)
 
     def require_room(self, workspace: int) -> None:
         """Raises `RateLimited` (`too_many_runs`) if the workspace has its maximum number of runs queued."""
         max_queued = self._limits.max_queued_runs_per_workspace
-        if self._scheduler.queued(workspace) + len(self._behind.get(workspace, ())) >= max_queued:
+        if self._scheduler.queued(workspace) + self._behind.count(workspace) >= max_queued:
             raise RateLimited(
                 f"{max_queued} runs of this workspace are already queued.",
                 code="too_many_runs",
@@ -212,7 +212,7 @@ class Residents:
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
     def _forget(self, run: LiveRun) -> None:
-        self._not_behind(run)
+        self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
         self._leave(run)
@@ -230,13 +230,6 @@ class Residents:
         toolbox = run.work.toolbox
         if toolbox is not None and toolbox.code is not None:
             toolbox.code.leave()
-
-    def _not_behind(self, run: LiveRun) -> None:
-        behind = self._behind.get(run.workspace)
-        if behind is not None and run.key in behind:
-            behind.remove(run.key)
-            if not behind:
-                del self._behind[run.workspace]
 
     # Moving
 
@@ -339,7 +332,7 @@ class Residents:
         """
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-        self._not_behind(run)
+        self._behind.drop(run)
         self._kept.drop(run)
         run.move(GONE)
         self._leave(run)
@@ -514,7 +507,7 @@ class Residents:
 
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
-        self._not_behind(run)
+        self._behind.drop(run)
         run.move(PARKED)
         run.log.row_due = 0
         self.consider(run)
