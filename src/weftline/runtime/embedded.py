@@ -81,6 +81,7 @@ class EmbeddedEngine(StoredRuns):
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
+        public_errors: Mapping[str, str] | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -94,6 +95,7 @@ class EmbeddedEngine(StoredRuns):
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
+        self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._moving = asyncio.Event()
@@ -126,7 +128,14 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             require_accepting=self.require_accepting,
         )
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
+        services = Services(
+            store.id,
+            self.clock,
+            Deadlines(),
+            self._model_timeout_s,
+            self._slow_turn_s,
+            public_errors=self._public_errors,
+        )
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(
