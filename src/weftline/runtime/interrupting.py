@@ -71,11 +71,11 @@ class Interrupts:
         all. It waits for its children, so one that nobody resumes would hold it up for ever.
         """
         async with self._in_turn(key):
-            run = await self._paused(key, messages)
+            run = await self._paused(key, messages=len(messages))
             for child in run.state.open_children:
                 with suppress(Conflict, NotFound):
                     await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
-            run = await self._paused(key, messages)
+            run = await self._paused(key, messages=len(messages))
             queued = [
                 Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
                 for place, text in enumerate(messages)
@@ -83,13 +83,13 @@ class Interrupts:
             head = RunResumed(notes, requested_by)
             await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
 
-    async def _paused(self, key: int, messages: Sequence[str]) -> LiveRun:
+    async def _paused(self, key: int, *, messages: int) -> LiveRun:
         """The run, if it can be resumed with so many messages."""
         run = await self._load(key)
-        if not accepts(run.state, RunResumed()):
+        if not run.state.control.paused:
             await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
-        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
+        if len(run.state.control.queue) + messages > MAX_QUEUED:
             raise _full()
         return run
 
@@ -113,10 +113,11 @@ class Interrupts:
         sent = QueuedBody((Text(text),), message_id, by, dict(labels or {}))
         if idempotency_key:
             sent.request = _digest(by, idempotency_key)
-            earlier = await self._earlier(run, sent, mode)
-            if earlier is not None:
-                return earlier
-            run = await self._load(key)
+            looked_at = None
+            while run is not looked_at:  # it may have left memory meanwhile, and have heard the same since
+                if (earlier := await self._earlier(run, sent, mode)) is not None:
+                    return earlier
+                looked_at, run = run, await self._load(key)
         head = MessageQueued(message_id_of(run), mode)
         if not accepts(run.state, head):
             raise _full()
