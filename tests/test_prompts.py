@@ -33,7 +33,7 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "CONTINUE": "Continue.",
-    "IMAGE_SHOWN": "[An image was shown here.]",
+    "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
     "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
     "answer as its input; write no answer as text.",

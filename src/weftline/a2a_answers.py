@@ -13,7 +13,7 @@ UNDER_WAY = frozenset({"submitted", "working"})
 FAILED = frozenset({"failed", "rejected", "canceled", "cancelled", "auth-required"})
 WAITS = "input-required"
 _STATES = UNDER_WAY | FAILED | {WAITS, "completed"}
-_SHOWN_CHARS = 1000
+_EXCERPT_CHARS = 1000
 
 
 def unwrapped(result: Fields) -> Fields:
@@ -83,7 +83,7 @@ def _in_words(part: Fields) -> str | None:
         return msgspec.json.encode(part["data"]).decode()
     file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
     named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
-    names = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
+    names = [one[:_EXCERPT_CHARS] for one in named if isinstance(one, str) and one]
     return f"[file: {', '.join(names)}]" if names else None
 
 

@@ -368,7 +368,7 @@ class AgentTools:
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
             if (bind := getattr(one, "of", None)) is not None and is_host(one):
-                tools[name] = bind(tools, shown=aliases.by_name, hidden=[lazy.name for lazy in withheld])
+                tools[name] = bind(tools, display_names=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
             if name in tools:

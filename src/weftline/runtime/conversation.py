@@ -1,7 +1,7 @@
 """The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; requests are made from `shown`, which may have a summary in
+it is appended. Messages are only ever added at the end; requests are made from `visible`, which may have a summary in
 place of the older ones. `native` keeps each one of those as encoded for a provider.
 
 Thousands of runs may wait in memory for a driver, and the garbage collector goes through every list of theirs, even if
@@ -121,7 +121,7 @@ class Conversation:
         "_past",
         "_queued",
         "_result_limit_bytes",
-        "_shown",
+        "_visible",
         "_whole_size",
         "allowed",
         "approved",
@@ -192,7 +192,7 @@ class Conversation:
         """The same without a summary."""
         self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
         """The summary in force."""
-        self._shown: list[Message] | None = None
+        self._visible: list[Message] | None = None
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
@@ -212,14 +212,14 @@ class Conversation:
         return ""
 
     @property
-    def shown(self) -> list[Message]:
+    def visible(self) -> list[Message]:
         """What a request is made from. The same list, which grows, until a summary is made or taken back."""
         if self.compacted is None:
             return self.messages
-        if self._shown is None:
+        if self._visible is None:
             head, body = self.compacted
-            self._shown = with_summary(self.messages, head.upto, body)
-        return self._shown
+            self._visible = with_summary(self.messages, head.upto, body)
+        return self._visible
 
     @property
     def cut(self) -> Cut | None:
@@ -278,11 +278,11 @@ class Conversation:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         in_words = vision is False
         if not in_words and not self.contents:
-            return self.shown
-        shown = self._changed.setdefault(in_words, [])
+            return self.visible
+        changed = self._changed.setdefault(in_words, [])
         change = self._in_words if in_words else self._filled
-        shown += [with_parts(message, change) for message in self.shown[len(shown) :]]
-        return shown
+        changed += [with_parts(message, change) for message in self.visible[len(changed) :]]
+        return changed
 
     def native(self, model: str) -> list[bytes | None]:
         """The messages as encoded for a model so far; its provider adds those that are missing."""
@@ -309,13 +309,13 @@ class Conversation:
         self.messages[:0] = history
         self._given += len(self.messages) - before
         self.call_ids |= _call_ids(self.messages[: len(self.messages) - before])
-        self._show_anew()
+        self._reset_visible()
         self.size += size
         self._whole_size += size
 
-    def _show_anew(self) -> None:
+    def _reset_visible(self) -> None:
         """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
-        self._shown = None
+        self._visible = None
         self._native = {}
         self._changed = {}
 
@@ -377,11 +377,11 @@ class Conversation:
             case ContextCompacted():
                 self.compacted = head, bodies.decode_summary(body)
                 self.size = head.size
-                self._show_anew()
+                self._reset_visible()
             case ContextRestored():
                 self.compacted = None
                 self.size = self._whole_size
-                self._show_anew()
+                self._reset_visible()
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
@@ -478,8 +478,8 @@ class Conversation:
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
-        if self._shown is not None:
-            self._shown.append(message)
+        if self._visible is not None:
+            self._visible.append(message)
         self._grow(size)
 
     def _grow(self, size: int) -> None:

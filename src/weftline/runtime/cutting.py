@@ -125,15 +125,15 @@ def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[
 def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -> list[Message]:
     """The messages with the summary in place of those that it stands for."""
     cut = Cut(upto, summary.kept)
-    shown: list[Message] = []
+    visible: list[Message] = []
     placed = False
     for at, message in enumerate(messages):
         if not cut.left_out(at):
-            shown.append(message)
+            visible.append(message)
         elif not placed:
             placed = True
-            shown.append(User.of(prompts.summary(summary.text), injected=True))
-    return shown
+            visible.append(User.of(prompts.summary(summary.text), injected=True))
+    return visible
 
 
 def message_bytes(message: Message) -> int:

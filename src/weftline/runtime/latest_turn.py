@@ -120,8 +120,8 @@ class LatestTurn(Struct, eq=False):
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
 
-    def close(self, head: CallClosed, closed: ClosedBody, shown: tuple[UserPart, ...]) -> None:
-        """`shown` is what the model reads of the result."""
+    def close(self, head: CallClosed, closed: ClosedBody, visible: tuple[UserPart, ...]) -> None:
+        """`visible` is what the model reads of the result."""
         if head.id in self._may_end_run:
             self.finals[head.id] = closed
         if head.parent:
@@ -129,7 +129,7 @@ class LatestTurn(Struct, eq=False):
             refused = head.is_error or head.how not in _WITH_ANSWER
             self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
             return
-        self.results[head.index] = ToolResult(head.id, head.name, shown, head.is_error)
+        self.results[head.index] = ToolResult(head.id, head.name, visible, head.is_error)
         if closed.bounds is not None and closed.bounds.truncated:
             self.bounds[head.index] = closed.bounds
         if head.is_error:
