@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.json_size import is_modest
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -90,8 +91,8 @@ class Form(Struct, frozen=True, omit_defaults=True):
         if not fields:
             return {}
         try:
-            whole: object = msgspec.json.decode(said)
-        except msgspec.DecodeError:
+            whole: object = msgspec.json.decode(said) if is_modest(said) else None
+        except (msgspec.DecodeError, RecursionError):
             whole = None
         if isinstance(whole, dict):
             return cast("dict[str, Any]", whole)
@@ -201,8 +202,8 @@ def _meant(field: Mapping[str, Any], said: str) -> object:
             return {_YES: True, "true": True, _NO: False, "false": False}.get(said.casefold(), said)
         case "integer" | "number":
             try:
-                value: object = msgspec.json.decode(said)
-            except msgspec.DecodeError:
+                value: object = msgspec.json.decode(said) if is_modest(said) else said
+            except (msgspec.DecodeError, RecursionError):
                 return said
             return value if isinstance(value, int | float) else said
         case "array":
