@@ -76,7 +76,7 @@ def main() -> None:
                     print(f"refused   support approves: {error.message}")
                 approve_elsewhere(server, run.id, key=boss)
                 run.result()
-                audit(run)
+                audit(client, run)
         print("ledger    " + ", ".join(ledger.read_text(encoding="utf-8").splitlines()))
 
 
@@ -102,18 +102,20 @@ def approve_elsewhere(server: ServerProcess, run_id: str, *, key: str) -> None:
     print(f"boss      weftline approve …: {done.stdout.strip()}")
 
 
-def audit(run: Run) -> None:
+def audit(client: Client, run: Run) -> None:
     """Who, what and when, from the run's log: `weftline runs follow` shows the same."""
     for frame in run.frames():
         match frame.event:
             case AwaitOpened() as asked:
                 print(f"log {frame.seq:>4}  asked {asked.question} {asked.args} digest {frame.data['digest'][:8]}")
-            case AwaitClosed(outcome=outcome, by=by, args=args):
-                print(f"log {frame.seq:>4}  {outcome} by {by} {args} digest {frame.data['digest'][:8]}")
+            case AwaitClosed(outcome=outcome, by=by):
+                print(f"log {frame.seq:>4}  {outcome} by {by} digest {frame.data['digest'][:8]}")
             case CallFinished() as call:
                 print(f"log {frame.seq:>4}  {call.name}: {call.result}")
             case _:
                 pass
+    for grant in client.grants(run.id):
+        print(f"grant     {grant.name} {grant.args} by {grant.by_name}, began {len(grant.used)} call")
 
 
 if __name__ == "__main__":

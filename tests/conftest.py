@@ -28,6 +28,8 @@ ENOUGH_BYTES = 2 << 30
 QUIET = -1
 """The verbosity of `-q`, which our options begin with."""
 
+_AUTHORITY = Path(__file__).parent / "fixtures" / "authority.pem"
+"""All that is trusted: no test talks to the world, and with its 150 authorities every TLS context would take 25 ms."""
 _LEFT_OUT = pytest.StashKey[int]()
 _NURSERY = pytest.StashKey[Nursery]()
 
@@ -76,8 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.verbose += 1  # a `-q` on top of ours would take away the line that says how many passed
     if settings.get_current_profile_name() != "deep":
         _write_to_memory()
+        os.environ["SSL_CERT_FILE"] = str(_AUTHORITY)
         if config.option.forks > 1 and sys.platform == "linux" and not config.option.collectonly:
-            config.stash[_NURSERY] = Nursery.for_all()  # it reads its modules while we collect
+            config.stash[_NURSERY] = Nursery().start()  # it reads its modules while we collect
     if os.environ.get("WEFTLINE_RECORDINGS") and not recordings_dir().is_dir():
         raise pytest.UsageError(f"WEFTLINE_RECORDINGS is {recordings_dir()}, which is not a directory")
 

@@ -95,22 +95,20 @@ class Forked:
 class Nursery:
     """A process that copies itself. It ends with the process that started it."""
 
-    def __init__(self, line: socket.socket | None = None) -> None:
-        """Without a `line` to one that is there, one is started when the first copy is wanted."""
-        self._line = line
-        self._address: str | bytes = b""
+    def __init__(self, address: str | bytes = b"") -> None:
+        """Without the `address` of one that is there, one is started when the first copy is wanted."""
+        self._address = address
+        self._line: socket.socket | None = None
         self._lock = threading.Lock()
 
-    @classmethod
-    def for_all(cls) -> Self:
-        """One that is started now, for this process and those that it forks later, each with a line of its own."""
-        nursery = cls()
+    def start(self) -> Self:
+        """Starts it now, for this process and those that it forks later, each with a line of its own."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
             door.bind("")  # the system chooses a name
             door.listen()
-            nursery._address = door.getsockname()
-            _started(door)
-        return nursery
+            self._address = door.getsockname()
+            _start(door)
+        return self
 
     def fork(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Forked:
         """A process that does what `python` would do with these arguments."""
@@ -136,16 +134,16 @@ class Nursery:
 
     def _reached(self) -> socket.socket:
         if not self._address:
-            return _started()
+            self.start()
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         line.connect(self._address)
         return line
 
 
-def _started(door: socket.socket | None = None) -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _start(door: socket.socket) -> None:
+    ours, theirs = socket.socketpair()
     with theirs:
-        fds = [one.fileno() for one in (theirs, door) if one is not None]
+        fds = [theirs.fileno(), door.fileno()]
         program = [sys.executable, str(Path(__file__).with_name("nursery.py")), *map(str, fds)]
         child = subprocess.Popen(program, pass_fds=fds, stdin=subprocess.DEVNULL)
 
@@ -154,7 +152,6 @@ def _started(door: socket.socket | None = None) -> socket.socket:
         child.wait()
 
     atexit.register(close)
-    return ours
 
 
 _nurseries: list[Nursery] = []

@@ -24,7 +24,7 @@ BASE = frozenset(
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
-    | {"weftline.turns"}
+    | {"weftline.turns", "weftline.engine_options"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -85,6 +85,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset(),
     "weftline.labels": frozenset({"weftline.canonical", "weftline.errors"}),
+    "weftline.engine_options": frozenset({"weftline.canonical", "weftline.errors"}),
     "weftline.prompts_calls": frozenset(),
     "weftline.prompts_code": frozenset(),
     "weftline.prompts_compaction": frozenset(),

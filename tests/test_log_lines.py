@@ -118,11 +118,11 @@ async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCapt
     assert len(caplog.messages) == MAX_LINES + 1, "another's flood takes no lines away from acme"
     assert all(len(message) < 600 for message in caplog.messages)
     caplog.clear()
-    refused.tell()
+    refused.report()
     assert caplog.messages == ["refused 980 more requests without a valid credential within a minute: 980 not_found"]
     caplog.clear()
     note(refused, status=503, code="unavailable")
-    refused.tell()
+    refused.report()
     assert [record.levelname for record in caplog.records] == ["WARNING"], "a new window, and trouble of our own"
 
 
@@ -132,5 +132,5 @@ async def test_refusals_of_very_many_workspaces_are_bounded_too(caplog: pytest.L
     for number in range(3 * MAX_WORKSPACES):
         note(refused, f"team-{number}")
     assert len(caplog.messages) == MAX_WORKSPACES + MAX_LINES
-    refused.tell()
+    refused.report()
     assert "of other workspaces" in caplog.messages[-1]

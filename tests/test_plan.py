@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
+from weftline.engine_options import RetryPolicy, engine_options
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
@@ -163,6 +165,14 @@ EXAMPLE = replace(
     stream_arguments=True,
     turn_id="turn-7",
     asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
+    own_policy=PolicyRule(max_tool_calls=3),
+    model_result_limit_bytes=65_536,
+    engine=engine_options(
+        memo={"ticket": 7},
+        search_attributes={"Customer": "c1", "Since": datetime(2026, 1, 31, tzinfo=UTC), "Tags": ["a", "b"]},
+        task_queue="gpu",
+        retry_policy=RetryPolicy(max_attempts=3, initial_interval_s=0.5, backoff_coefficient=2.0),
+    ),
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -33,7 +33,7 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "CONTINUE": "Continue.",
-    "IMAGE_SHOWN": "[An image was shown here.]",
+    "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
     "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
     "answer as its input; write no answer as text.",
@@ -373,8 +373,8 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "or say in your answer that this is uncertain.",
     ),
     ("agent_refused", ("peer", "busy"), {}, "peer answered with an error: busy"),
-    ("agent_said_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
-    ("agent_said_nothing", ("peer", ""), {}, "peer answered without text."),
+    ("agent_returned_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
+    ("agent_returned_nothing", ("peer", ""), {}, "peer answered without text."),
     ("answer_too_large", ("peer",), {}, "peer failed: the answer is too large."),
     ("answer_without_structure", ("look",), {}, "look failed: its answer lacks the structured content."),
     (

@@ -18,3 +18,9 @@ def test_the_texts_are_these() -> None:
         "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
         "(must be a number). Go on without it."
     )
+    assert prompts.not_adapted("refund", "no such order") == (
+        "Not executed: the arguments could not be passed on to refund: no such order"
+    )
+    assert prompts.not_materialized("refund", "no receipt") == (
+        "refund has run, and its result cannot be used: no receipt"
+    )

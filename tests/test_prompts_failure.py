@@ -14,7 +14,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.reminder("Be brief.") == "<system-reminder>\nBe brief.\n</system-reminder>"
     tagged = "<system-reminder>Be brief.</system-reminder>"
     assert prompts.reminder(tagged) == tagged
-    assert prompts.NOTHING_TO_TELL == "These arguments leave nothing to say to the subagent."
+    assert prompts.EMPTY_BRIEFING == "These arguments leave nothing to say to the subagent."
     assert prompts.left_out(["topic"]) == "topic must be given: it is part of what the subagent is told."
     assert prompts.after_result("price", "Prices are net.") == (
         "About the result of price: Prices are net. This is for you alone: do not mention it."

@@ -34,7 +34,9 @@ PUBLIC = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -60,6 +62,7 @@ PUBLIC = [
     "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
+    "ToolsetCall",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
@@ -82,6 +85,7 @@ PUBLIC = [
     "todo",
     "tool",
     "tool_search",
+    "toolset",
 ]
 
 

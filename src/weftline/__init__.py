@@ -38,7 +38,9 @@ __all__ = [
     "PolicyTurn",
     "Preset",
     "Prompt",
+    "Provided",
     "Reminder",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",
@@ -64,6 +66,7 @@ __all__ = [
     "ToolQuestion",
     "ToolSearch",
     "ToolTransform",
+    "ToolsetCall",
     "Unknown",
     "WeftlineError",
     "WillNotHappen",
@@ -86,6 +89,7 @@ __all__ = [
     "todo",
     "tool",
     "tool_search",
+    "toolset",
 ]
 
 if TYPE_CHECKING:
@@ -123,11 +127,14 @@ if TYPE_CHECKING:
     from weftline.agent.subagents import spawn
     from weftline.agent.terminal import ask_in_terminal
     from weftline.agent.threads import Thread
+    from weftline.agent.toolsets import toolset
+    from weftline.engine_options import RetryPolicy
     from weftline.errors import Conflict, WeftlineError
     from weftline.failure import Hint
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
     from weftline.reminders import Reminder
+    from weftline.runtime.provided import Provided
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -150,6 +157,7 @@ if TYPE_CHECKING:
     from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
+    from weftline.tools.shaping import ToolsetCall
 else:
     # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
     _HOMES = {
@@ -161,6 +169,7 @@ else:
         "BasicPolicy": "weftline.agent.policy",
         "Bounded": "weftline.tools.bounding",
         "Paging": "weftline.tools.bounding",
+        "Provided": "weftline.runtime.provided",
         "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Budget": "weftline.agent.budget",
@@ -184,6 +193,7 @@ else:
         "Preset": "weftline.agent.preset",
         "Prompt": "weftline.agent.prompting",
         "Reminder": "weftline.reminders",
+        "RetryPolicy": "weftline.engine_options",
         "Run": "weftline.agent.run",
         "RunCancelled": "weftline.agent.results",
         "RunContext": "weftline.agent.context",
@@ -208,6 +218,7 @@ else:
         "ToolQuestion": "weftline.tools.base",
         "ToolSearch": "weftline.agent.behavior",
         "ToolTransform": "weftline.agent.hooks",
+        "ToolsetCall": "weftline.tools.shaping",
         "Unknown": "weftline.tools.base",
         "WeftlineError": "weftline.errors",
         "WillNotHappen": "weftline.tools.base",
@@ -229,6 +240,7 @@ else:
         "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.function",
         "tool_search": "weftline.agent.disclosure",
+        "toolset": "weftline.agent.toolsets",
     }
 
     def __getattr__(name):

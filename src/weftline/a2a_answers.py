@@ -15,7 +15,7 @@ UNDER_WAY = frozenset({"submitted", "working"})
 FAILED = frozenset({"failed", "rejected", "canceled", "cancelled", "auth-required"})
 WAITS = "input-required"
 _STATES = UNDER_WAY | FAILED | {WAITS, "completed"}
-_SHOWN_CHARS = 1000
+_EXCERPT_CHARS = 1000
 
 
 def unwrapped(result: Fields) -> Fields:
@@ -43,29 +43,29 @@ def answer_text(result: Mapping[str, object]) -> str | None:
     """
     status = result.get("status")
     message = cast(Fields, status).get("message") if isinstance(status, dict) else None
-    said = _parts(cast(Fields, message).get("parts")) if isinstance(message, dict) else []
+    message_parts = _parts(cast(Fields, message).get("parts")) if isinstance(message, dict) else []
     made = [part for artifact in _objects(result.get("artifacts")) for part in _parts(artifact.get("parts"))]
-    spoken = _parts(result.get("parts"))
-    text = _read(spoken, _text)
+    result_parts = _parts(result.get("parts"))
+    text = _read(result_parts, _text)
     if text is not None:
         return text
-    saying, making = _read(said, _text), _read(made, _anything)
-    if saying is not None and making is not None and _is_same(saying, making):
-        return making
-    both = [text for text in (saying, making) if text is not None]
+    message_text, artifact_text = _read(message_parts, _text), _read(made, _anything)
+    if message_text is not None and artifact_text is not None and _is_same(message_text, artifact_text):
+        return artifact_text
+    both = [text for text in (message_text, artifact_text) if text is not None]
     if both:
         return "\n".join(both)
-    return _read(spoken, _in_words) or _read(said, _in_words)
+    return _read(result_parts, _in_words) or _read(message_parts, _in_words)
 
 
-def _is_same(said: str, made: str) -> bool:
+def _is_same(message: str, made: str) -> bool:
     """Whether two texts are the same answer; data is the same however it is written."""
-    if said.strip() == made.strip():
+    if message.strip() == made.strip():
         return True
     if not made.startswith(("{", "[")) or not is_modest(said) or not is_modest(made):
         return False
     try:
-        return msgspec.json.decode(said) == msgspec.json.decode(made)
+        return msgspec.json.decode(message) == msgspec.json.decode(made)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
 
@@ -85,7 +85,7 @@ def _in_words(part: Fields) -> str | None:
         return msgspec.json.encode(part["data"]).decode()
     file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
     named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
-    names = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
+    names = [one[:_EXCERPT_CHARS] for one in named if isinstance(one, str) and one]
     return f"[file: {', '.join(names)}]" if names else None
 
 

@@ -117,7 +117,7 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
     @property
     def text(self) -> str:
-        return spoken_text(self.parts)
+        return visible_text(self.parts)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -190,7 +190,7 @@ def joined_text(parts: Sequence[UserPart]) -> str:
     return "\n".join([part.text for part in parts if isinstance(part, Text) and part.text])
 
 
-def spoken_text(parts: Sequence[AssistantPart]) -> str:
+def visible_text(parts: Sequence[AssistantPart]) -> str:
     """What a model said: its parts are pieces of one text."""
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text

@@ -15,8 +15,10 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
+from weftline.engine_options import EngineOptions
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Limits
+from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 
@@ -151,6 +153,12 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
     asked_by: ParentCall | None = None
     """For a child run."""
+    model_result_limit_bytes: int | None = None
+    """The largest result that the model reads whole; None if it reads all of them."""
+    own_policy: PolicyRule | None = None
+    """The policy that the run was started with, without its agent's. Subagents may take it over."""
+    engine: EngineOptions | None = None
+    """What its engine is told about it; None for nothing."""
 
     @property
     def thread_keeps_all(self) -> bool:

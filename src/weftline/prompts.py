@@ -304,7 +304,7 @@ def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
 
 CONTINUE = "Continue."
 """Before a conversation that does not begin with a user."""
-IMAGE_SHOWN = "[An image was shown here.]"
+IMAGE_PLACEHOLDER = "[An image was shown here.]"
 """In place of an image in what the model said itself."""
 NO_RESULT = "No result was recorded for this call."
 RESULT_FOLLOWS = "The result follows in the next message."
@@ -397,7 +397,7 @@ def agent_refused(agent: str, error: str) -> str:
     return f"{agent} answered with an error: {error}"
 
 
-def agent_said_nothing(agent: str, state: str) -> str:
+def agent_returned_nothing(agent: str, state: str) -> str:
     return f"{agent} answered without text" + (f" (its task is {state})." if state else ".")
 
 

@@ -75,11 +75,11 @@ CODE_PARAMETER = "The code, complete. It knows nothing of code that ran before."
 LANGUAGE_PARAMETER = "The language of the code."
 
 
-def code_result(result: str, logs: str, unheard: list[str]) -> str:
-    """What the model reads of code that succeeded. `unheard` are its calls that failed when it had ended."""
+def code_result(result: str, logs: str, unread: list[str]) -> str:
+    """What the model reads of code that succeeded. `unread` are its calls that failed when it had ended."""
     text = result
-    if unheard:
-        text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unheard)
+    if unread:
+        text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unread)
     return f"{text}\n\nLogged:\n{logs}" if logs else text
 
 

@@ -36,19 +36,19 @@ def earlier_summary(text: str) -> str:
     return f"Summary of what came before: {text}"
 
 
-def was_told(text: str) -> str:
+def instructions(text: str) -> str:
     return f"Instructions: {text}"
 
 
-def person_said(text: str) -> str:
+def user_message(text: str) -> str:
     return f"Person: {text}"
 
 
-def runtime_said(text: str) -> str:
+def runtime_note(text: str) -> str:
     return f"Note to the assistant: {text}"
 
 
-def assistant_said(text: str) -> str:
+def assistant_message(text: str) -> str:
     return f"Assistant: {text}"
 
 

@@ -64,7 +64,7 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
 
 # In place of a result
 
-NOTHING_TO_TELL = "These arguments leave nothing to say to the subagent."
+EMPTY_BRIEFING = "These arguments leave nothing to say to the subagent."
 
 
 def left_out(fields: Sequence[str]) -> str:

@@ -72,8 +72,8 @@ def command_output_cut(text: str, dropped: int) -> str:
 
 
 def command_failed(command: str, exit_code: int, output: str) -> str:
-    said = f": {output}" if output else ""
-    return f"[The command `{command}` failed with exit code {exit_code}{said}]"
+    suffix = f": {output}" if output else ""
+    return f"[The command `{command}` failed with exit code {exit_code}{suffix}]"
 
 
 def command_timed_out(command: str, timeout_s: float) -> str:

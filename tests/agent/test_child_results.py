@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from weftline import Agent, Bounded, Engine, ServerData, ToolContext, ToolFailed, tool
+from weftline import Agent, Bounded, Engine, Hint, ServerData, Telemetry, ToolContext, ToolFailed, tool
 from weftline.events import CallFinished, CallOpened
 from weftline.testing import ScriptedModel, calls
 
@@ -83,6 +83,7 @@ class Report(BaseModel):
 def submit(title: str, context: ToolContext) -> Any:
     """Ends the run."""
     context.server_data.append(ServerData("chart", [1, 2], "timeline"))
+    context.telemetry = Telemetry(model="small", extra={"pages": 3})
     return Bounded(value={"title": title}, returned=1, total=9, truncated=True, refinement_hint="Name a month.")
 
 
@@ -92,6 +93,7 @@ def submit_number() -> int:
     return 7
 
 
+@pytest.mark.requirement("run.child.final_result")
 @pytest.mark.parametrize("typed", [False, True])
 async def test_a_child_may_end_with_the_result_of_a_terminal_tool(typed: bool) -> None:
     options: dict[str, Any] = {"output": Report} if typed else {}
@@ -103,10 +105,14 @@ async def test_a_child_may_end_with_the_result_of_a_terminal_tool(typed: bool) -
         assert call.ok and '"title"' in call.result and "Rents" in call.result
         assert call.bounds is not None and (call.bounds.returned, call.bounds.total) == (1, 9)
         assert [one.kind for one in call.server_data] == ["chart"]
+        assert (call.telemetry.model, call.telemetry.extra) == ("small", {"pages": 3, "turns": 1})
         assert call.child is not None and call.child.calls == 1
         assert result.text == "Done."
+        child = await engine.attach(call.child.run_id).result()
+        assert child.final_call is not None and (child.final, child.text) == (None, "")
 
 
+@pytest.mark.requirement("run.child.final_result")
 async def test_one_that_is_of_another_type_than_the_childs_answers_is_an_error_of_the_call() -> None:
     agent = boss(calls("submit_number"), tools=[submit_number], output=Report)
     async with Engine() as engine:
@@ -114,3 +120,44 @@ async def test_one_that_is_of_another_type_than_the_childs_answers_is_an_error_o
     (call,) = result.calls
     assert not call.ok and "a result of another type" in call.result and result.text == "Done."
     assert call.failure is not None and call.failure.kind == "malformed_result"
+
+
+def give_up(*, terminal: bool) -> Any:
+    @tool(name="give_up", effect="read", terminal=terminal)
+    def give_up(context: ToolContext, reason: str) -> ToolFailed:
+        """Says that nothing can be done."""
+        context.server_data.append(ServerData("trace", reason))
+        hint = Hint("missing_fields", "Name a year.", missing_fields=("year",), restrict_to_tool=True)
+        return ToolFailed(reason, kind="invalid_call", hint=hint)
+
+    return give_up
+
+
+@pytest.mark.requirement("run.child.final_result")
+@pytest.mark.parametrize("typed", [False, True])
+async def test_a_child_may_end_with_an_error_and_a_hint_which_are_then_the_calls(typed: bool) -> None:
+    options: dict[str, Any] = {"output": Report} if typed else {}
+    agent = boss(calls("give_up", reason="Which year?"), tools=[give_up(terminal=True)], **options)
+    async with Engine() as engine:
+        result = await (await engine.start(agent, "Go.")).result()
+        (call,) = result.calls
+        assert call.child is not None
+        child = await engine.attach(call.child.run_id).result()
+    assert (call.ok, call.result, call.how, result.text) == (False, "Which year?", "failed", "Done.")
+    assert call.failure is not None and call.failure.kind == "invalid_call"
+    hint = call.failure.hint
+    assert hint is not None and (hint.reason, hint.message, hint.tool) == ("missing_fields", "Name a year.", "helper")
+    assert [one.data for one in call.server_data] == ["Which year?"]
+    assert (child.status, child.final, len(child.calls)) == ("succeeded", None, 1)
+    assert child.final_call is not None and not child.final_call.ok
+
+
+async def test_what_another_tool_returns_as_a_failure_is_one_and_the_run_goes_on() -> None:
+    agent = boss(calls("give_up", reason="No."), "Found.", tools=[give_up(terminal=False)])
+    async with Engine() as engine:
+        result = await (await engine.start(agent, "Go.")).result()
+        (call,) = result.calls
+        assert call.child is not None
+        child = await engine.attach(call.child.run_id).result()
+    assert (call.ok, call.result) == (True, "Found.")
+    assert [(one.ok, one.result, one.how) for one in child.calls] == [(False, "No.", "failed")]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from kernel.histories import History, histories, lived
 from weftline import Agent, Engine, tool
 from weftline.details import AwaitConfirmation
+from weftline.details.projection import RunFacts
 from weftline.details.snapshot import SnapshotFold
-from weftline.details.teller import RunFacts
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, RunEnded
 from weftline.messages import Usage
 from weftline.testing import ScriptedModel, calls

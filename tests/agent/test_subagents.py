@@ -27,7 +27,7 @@ from weftline import (
     spawn,
     tool,
 )
-from weftline.agent.above import HEARD
+from weftline.agent.above import CHILD_POINTS
 from weftline.agent.hooks_outside import McpToolGate, SpawnBefore, SpawnComplete, SpawnError
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
@@ -335,7 +335,7 @@ async def test_what_happens_in_children_of_any_depth_reaches_the_hooks_above_the
     deeper = Agent(model, name="deeper", tools=[look], settings=Settings(reasoning="high"))
     deep = Agent(model, name="deep", tools=[deeper.as_tool("Goes deeper.")])
     agent = Agent(model, tools=[deep.as_tool("Goes deep.")])
-    kinds = [kind for own, kind in HEARD.items() if own is not McpToolGate]
+    kinds = [kind for own, kind in CHILD_POINTS.items() if own is not McpToolGate]
     for kind in kinds:
 
         @agent.on(kind)
@@ -569,6 +569,24 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
         await run.resume()
         assert (await run.result()).text == "Top."
     assert len(model.requests) == before + 3
+
+
+async def test_a_resume_that_got_no_answer_can_be_sent_again(tmp_path: Path) -> None:
+    """Its caller, or the process, was gone halfway: a parent that went on would wait for children that never do."""
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
+        run = await engine.start(agent, "Go.")
+        await hanging.begun.wait()
+        await run.pause("Wait.")
+        hanging.free.set()
+        interrupted = asyncio.create_task(run.resume())
+        await asyncio.sleep(0)  # it has said so to the first of them
+        interrupted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted
+        await run.resume()
+        assert (await run.result()).text == "Top."
 
 
 # Surviving

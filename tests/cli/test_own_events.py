@@ -63,7 +63,7 @@ def spoiled(items: list[Stored], which: str, **fields: Any) -> list[Stored]:
 class Once:
     """Brings one batch."""
 
-    taken, left, hears_below = 0, False, False
+    taken, left, follows_below = 0, False, False
 
     def __init__(self, batch: EntryBatch) -> None:
         self._batches = [[batch]]

@@ -6,9 +6,10 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.json import decode, encode
 
 from weftline.client import AsyncClient, AsyncRun, BadRequest, Client, Conflict, NotFound, server_tool
-from weftline.events import AwaitClosed, AwaitOpened, MessagesTaken, RunPaused, RunResumed
+from weftline.events import AwaitClosed, AwaitOpened, CallOpened, MessagesTaken, RunPaused, RunResumed
 
 TOOLS = [server_tool("ask_user"), server_tool("present_plan")]
 
@@ -19,6 +20,14 @@ async def asked(run: AsyncRun) -> AwaitOpened:
             if isinstance(event, AwaitOpened):
                 return event
     raise AssertionError("it asked nothing")
+
+
+async def offered(run: AsyncRun) -> CallOpened:
+    async with asyncio.timeout(60):
+        async for event in run.events():
+            if isinstance(event, CallOpened):
+                return event
+    raise AssertionError("it called nothing")
 
 
 async def test_a_question_is_seen_listed_and_answered(client: AsyncClient) -> None:
@@ -85,3 +94,15 @@ def test_without_async_it_is_the_same(sync_client: Client) -> None:
         assert run.follow_up("And then?")
         assert run.approve(event.id).outcome == "approved"
         assert "approved" in run.result().text
+
+
+async def test_the_calls_of_a_turn_are_answered_together(client: AsyncClient) -> None:
+    ref = {"kind": "local", "name": "lookup"}
+    body = encode({"prompt": "hi", "modelId": "scripted:lookup", "tools": [ref]})
+    run_id = decode(await client.http.call("POST", "/agent-runs", body=body))["runId"]
+    run = await client.attach(run_id)
+    call = await offered(run)
+    with pytest.raises(BadRequest, match="give a result for each call"):
+        await client.provide(run.id, "external_0", [])
+    await client.provide(run.id, "external_0", [{"toolUseId": call.call_id, "result": 7}])
+    assert (await run.result()).text == "It is 7."

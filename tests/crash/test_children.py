@@ -28,7 +28,7 @@ POINTS = [
 WORDS = "Done. | returned:a paid returned:b has nothing to pay |"
 
 
-@pytest.mark.requirement("run.crash.ends", "run.crash.calls_once")
+@pytest.mark.requirement("run.crash.ends", "run.crash.calls_once", "run.child.start")
 @pytest.mark.parametrize("point", ["", *POINTS])
 def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
     before: dict[int, RunLog] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallOpened, CallStarted, Limits, RunAdopted
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, CallStarted, Limits, RunAdopted
+from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import Decision
 
 from .world import AT0, SECOND, Ask, World, call, text
@@ -213,3 +214,34 @@ def test_a_question_of_a_tool_expires_like_any_other() -> None:
     assert world.offer(AwaitOpened(0, 0, "await_0_0_1", "question", one.digest, 60 * SECOND), attempt=1)
     world.wait_until(AT0 + 61 * SECOND)
     assert world.hows(0) == ["denied"]
+
+
+@pytest.mark.parametrize("outcome", ["answered", "denied"])
+@pytest.mark.parametrize("ending", ["cancel", "timeout", "time_budget"])
+def test_what_a_person_said_stands_although_the_run_ends_before_it_is_acted_on(outcome: str, ending: str) -> None:
+    policy = PolicyRule(time_budget_us=9 * SECOND) if ending == "time_budget" else None
+    world = asked("pay", "ask_user", "local", limits=Limits(policy=policy, local_timeout_us=5 * SECOND))
+    assert world.asks_back(world.tool_calls[0])
+    world.auto = False
+    for id in ("await_0_0_1", "await_0_1_1"):
+        assert world.say(outcome, id)  # type: ignore[arg-type]
+    if ending == "cancel":
+        assert world.cancel()
+    elif ending == "timeout":
+        world.wait_until(AT0 + 5 * SECOND)
+    else:
+        world.answer(2)
+        world.wait_until(AT0 + 60 * SECOND)
+    world.settle()
+    hows = {head.index: head.how for head in world.heads(CallClosed)}
+    said = ("returned", "answered") if outcome == "answered" else ("denied", "denied")
+    assert (hows[0], hows[1]) == said
+
+
+def test_what_a_person_knows_of_a_call_in_doubt_stands_although_the_run_is_cancelled() -> None:
+    world = asked("pay", limits=Limits(in_doubt="ask"))
+    world.crash()
+    world.auto = False
+    assert world.say("answered") and world.cancel()
+    world.settle()
+    assert (world.hows(0), world.end.status) == (["returned"], "cancelled")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 
 from weftline import Agent, Engine, Limits, Settings, tool
 from weftline.errors import WeftlineError
@@ -155,3 +156,29 @@ async def test_a_fork_asks_people_anew_about_calls_that_were_approved_for_good()
                 asked += 1
                 await fork.deny(event.id)
         assert asked == 2
+
+
+async def test_a_fork_and_its_thread_go_their_own_ways() -> None:
+    # A thread has messages only: there are no files and values yet that a fork could have a copy of.
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        run, thread = engine.attach(first), engine.thread("customer")
+
+        async def stored() -> list[Any]:
+            key = ids.key_of(first)
+            row = await engine.store.log.run(key)
+            assert row is not None and row.thread is not None
+            said = await engine.store.log.thread_messages(row.thread)
+            return [row, said, encode(await run.snapshot()), await log_of(engine, first)]
+
+        before, messages = await stored(), await thread.messages()
+        fork = await engine.fork(first, baker(calls("order", cake="apple"), "One more."), turn=2)
+        assert (await fork.result()).text == "One more."
+        row = await engine.store.log.run(ids.key_of(fork.id))
+        assert row is not None and row.thread is None
+        assert await stored() == before and await thread.messages() == messages
+        after = ScriptedModel(["Here you are."])
+        await (await engine.start(Agent(after, name="baker"), "The bill?", thread="customer")).result()
+        assert "apple" not in str(after.requests[0].messages) and "plum" not in str((await fork.messages())[-1])
+        keys = [key for _, key in made]
+        assert len(keys) == len(set(keys)) == 3

@@ -246,7 +246,9 @@ async def test_many_runs_at_once_never_exceed_their_limit_and_use_what_is_settle
             assert sums.tokens + sums.held_tokens <= most
 
         ledger.add = watched  # pyright: ignore[reportAttributeAccessIssue]
-        runs = [await engine.create(space, _plan("work")) for _ in range(40)]
+        places = [(await new_thread(store))[1] for _ in range(8)]
+        # Many on their own and, in each thread, several one after the other.
+        runs = [await engine.create(space, _plan("work"), thread=place) for place in [None, *places] * 4]
         ends = [await ended(engine, run, space) for run in runs]
         assert highest > most - 2_000
         assert {end.code for end in ends if end.status == "failed"} == {"budget_exceeded"}

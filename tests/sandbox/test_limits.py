@@ -111,7 +111,9 @@ async def test_keys_with_half_a_character_do_not_become_one(sandbox: Sandbox) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what state a process is in")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(sent: signal.Signals) -> None:
-    pool = Pool(lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), shown=()), warm=0, isolation="off")
+    pool = Pool(
+        lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), readable=()), warm=0, isolation="off"
+    )
     engine = await pool.take()
     await pool.give_back(engine)
     os.kill(engine.pid, sent)

@@ -8,7 +8,19 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from weftline.server.routes import awaits, calls, forks, health, leases, models, root, runs, sessions, workspaces
+from weftline.server.routes import (
+    awaits,
+    calls,
+    forks,
+    health,
+    leases,
+    models,
+    provided,
+    root,
+    runs,
+    sessions,
+    workspaces,
+)
 from weftline.wire import events, observed
 
 from .kit import Api, Frame, Json, local_tool
@@ -113,6 +125,7 @@ def test_the_page_about_serving_has_every_route_of_runs_sessions_models_and_heal
         *runs.ROUTES,
         *awaits.ROUTES,
         *leases.ROUTES,
+        *provided.ROUTES,
         *calls.ROUTES,
         *forks.ROUTES,
         *sessions.ROUTES,

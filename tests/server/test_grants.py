@@ -70,6 +70,7 @@ async def test_what_was_granted_is_listed_with_who_gave_it_and_which_call_used_i
 
     async with AsyncClient(api_key=api.key, workspace=api.slug, base_url=api.url) as client:
         (told,) = await client.grants(run)
+    assert told.by_name == grant["byName"] == "test"
     assert (told.await_id, told.args, told.shown_args) == (grant["awaitId"], grant["args"], grant["shownArgs"])
     assert [use.call_id for use in told.used] == calls and told.expires_at > told.at
     at_server = {"WEFTLINE_API_KEY": api.key, "WEFTLINE_BASE_URL": api.url, "WEFTLINE_DB": None}

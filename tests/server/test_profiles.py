@@ -102,13 +102,16 @@ async def test_a_call_for_a_client_and_a_decision_are_told_as_what_they_wait_for
         await api.answer(run, call["toolUseId"], result="x")
         await stream.rest()
     [external] = [one for one in bodies(await frames(api, run, "await_external_tools")) if one["type"] != "result"]
-    assert external["awaitId"] == call["toolUseId"]
+    assert external["awaitId"] == "external_0"
     assert external["items"] == [{"name": "lookup", "toolUseId": call["toolUseId"], "args": call["args"]}]
     paying = await api.start("pay", tools=[{"kind": "server", "name": "pay"}])
     async with api.stream(paying) as stream:
         asked = await stream.until("await_opened")
         await api.post(f"agent-runs/{paying}/awaits/{asked['awaitId']}", {"outcome": "denied", "reason": "No."})
         await stream.rest()
+    paused, resumed, _end = bodies(await frames(api, paying, "run_paused,run_resumed"))
+    assert (paused["type"], paused["reason"], paused["requestedBy"]) == ("run_paused", "await", "runtime")
+    assert (paused["awaits"], resumed["notes"]) == ([asked["awaitId"]], "await_completed")
     seen = bodies(await frames(api, paying, "await_confirmation,tool_authorization", lastSeq=asked.seq))
     decided, _end = seen
     assert decided["type"] == "tool_authorization" and decided["approved"] is False

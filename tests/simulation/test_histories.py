@@ -14,7 +14,7 @@ from weftline.testing.simulation import Histories, Violation, simulate
 
 SEEDS = 150
 """Enough for any planted bug to be noticed."""
-CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 100
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 75
 BLOCK = 25
 
 
@@ -75,6 +75,14 @@ def test_a_schedule_names_the_run_that_began_before_a_crash_whichever_of_its_tim
 @pytest.mark.parametrize("seed", [789004896, 801002154])
 def test_nothing_is_reserved_on_the_strength_of_what_a_crash_can_undo(seed: int) -> None:
     simulate(seed)
+
+
+def test_nothing_is_reserved_on_the_strength_of_a_write_that_is_refused() -> None:
+    simulate(901003410)
+
+
+def test_what_a_person_has_said_stands_although_the_run_times_out_before_it_moves() -> None:
+    simulate(901001893)
 
 
 def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again() -> None:

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -308,12 +307,12 @@ def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
 
 def test_the_schema_page_is_what_the_migrations_leave(tmp_path: Path) -> None:
     """F78: whoever reads `schema.sql` reads the truth."""
-    page = apsw.Connection(":memory:")
-    page.execute((resources.files("weftline.store.sqlite") / "schema.sql").read_text(encoding="utf-8"))
+    step_by_step = apsw.Connection(":memory:")
+    migrate(step_by_step, path=tmp_path, steps=migrations())
     with owned(tmp_path / "store") as store:
-        assert store.read(schema_of_store()) == schema(page)
-        assert store.write(pragma("user_version")) == len(migrations())
-    page.close()
+        assert store.read(schema_of_store()) == schema(step_by_step)
+        assert store.write(pragma("user_version")) == schema_version(step_by_step) == len(migrations())
+    step_by_step.close()
 
 
 def test_migrations_are_numbered_from_one_without_holes() -> None:

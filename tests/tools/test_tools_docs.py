@@ -7,6 +7,7 @@ from weftline.tools.loader import load_tools_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs_src" / "function_tools.py"
+MORE = (EXAMPLE.with_name("server_tools.py"), EXAMPLE.with_name("external_tools.py"))
 PAGE = ROOT / "docs" / "tools.md"
 
 
@@ -26,7 +27,7 @@ def test_the_example_is_a_tools_file() -> None:
 
 
 def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:
-    example = "".join(path.read_text(encoding="utf-8") for path in (EXAMPLE, EXAMPLE.with_name("server_tools.py")))
+    example = "".join(path.read_text(encoding="utf-8") for path in (EXAMPLE, *MORE))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     assert all(block in example for block in blocks)

@@ -11,11 +11,20 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from kernel.histories import History, lived
-from weftline.details.teller import RunFacts, Teller
+from weftline.details.projection import DetailProjection, RunFacts
 from weftline.failure import Clarification
 from weftline.kernel import bodies
 from weftline.kernel.entries import TOOL_NOTE, AwaitOpened
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE, ArgsDelta, PromptNote, RunNote
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    RUN_NOTE,
+    ArgsDelta,
+    ChildNote,
+    PromptNote,
+    RunNote,
+)
 from weftline.net.sse import SseParser
 from weftline.wire.details import TYPES, ProfiledFrames
 
@@ -29,6 +38,7 @@ OBSERVED = {
     TOOL_NOTE: bodies.ToolNote("c1", "dig", "output", Raw(b'{"stream":"out","delta":"x"}')),
     RUN_NOTE: RunNote("Hm.", {"a": "b"}, 1),
     PROMPT_NOTE: PromptNote("tone", "v1", "ses_1", {"a": "b"}),
+    CHILD_NOTE: ChildNote("call_0_0", "helper", 3),
     ARGS_DELTA: ArgsDelta("c1", "dig", '{"a', 0, 1),
 }
 
@@ -40,7 +50,7 @@ LACKS = bodies.AwaitBody(
 
 def events(seed: int) -> list[tuple[str, dict[str, Any]]]:
     """What a stream with the profile `all` has of a run's log, with everything that can be observed at its end."""
-    frames = ProfiledFrames(Teller(RunFacts("run_1", "ann", "ses_1", "turn-1")), TYPES)
+    frames = ProfiledFrames(DetailProjection(RunFacts("run_1", "ann", "ses_1", "turn-1")), TYPES)
     entries, sent = lived(History(seed, 600)).entries, list[bytes]()
     for seq, entry in enumerate(entries, 1):
         sent.append(frames.of_fact(entry.head, entry.body, seq=seq, at=entry.at))

@@ -14,7 +14,7 @@ from weftline.agent.hooks import Point, ToolError, ToolGate
 Listener: TypeAlias = tuple[Hooks, object]
 """The hooks of a run, and the context that they are called with."""
 
-HEARD: Final[dict[type[Point], type[Point]]] = {
+CHILD_POINTS: Final[dict[type[Point], type[Point]]] = {
     points.TextStreamed: outside.ChildStreamText,
     points.ThinkingStreamed: outside.ChildStreamThinking,
     points.StreamEnded: outside.ChildStreamEnd,
@@ -37,50 +37,50 @@ class Above:
         self._where: dict[str, Any] = {"child_id": child_id, "depth": depth}
 
     def wants(self, point: type[Point]) -> bool:
-        kind = HEARD.get(point)
+        kind = CHILD_POINTS.get(point)
         return kind is not None and any(kind in hooks for hooks, _ in self.listeners)
 
-    def tell(self, point: Point) -> None:
+    def notify(self, point: Point) -> None:
         """Calls plain functions that nobody waits for."""
         if self.wants(type(point)):
-            told = self._heard(point)
+            child_point = self._child_point(point)
             for hooks, context in self.listeners:
-                hooks.tell(told, context)
+                hooks.notify(child_point, context)
 
     async def watch(self, point: Point) -> None:
         """Raises `HookFailed` if a hook above fails that must not."""
         if not self.wants(type(point)):
             return
-        told = self._heard(point)
+        child_point = self._child_point(point)
         for hooks, context in self.listeners:
-            await hooks.watch(told, context)
+            await hooks.watch(child_point, context)
 
     async def gate(self, gate: ToolGate) -> BaseException | None:
         """Asks the gates above about a call that the child's own have decided on. What they decide is in `gate`."""
         if not self.wants(type(gate)):
             return None
-        told = self._heard(gate)
-        assert isinstance(told, ToolGate)
+        child_point = self._child_point(gate)
+        assert isinstance(child_point, ToolGate)
         for hooks, context in self.listeners:
-            error = await hooks.gate(told, context)
+            error = await hooks.gate(child_point, context)
             if error is not None:
                 return error
         for name in _DECISION:
-            object.__setattr__(gate, name, getattr(told, name))
+            object.__setattr__(gate, name, getattr(child_point, name))
         if "args" in gate.settable:
-            gate.args = told.args
+            gate.args = child_point.args
         return None
 
     async def shape(self, error: ToolError) -> None:
         """Lets the hooks above edit the text of a failed call of the child."""
         if not self.wants(type(error)):
             return
-        told = self._heard(error)
-        assert isinstance(told, ToolError)
+        child_point = self._child_point(error)
+        assert isinstance(child_point, ToolError)
         for hooks, context in self.listeners:
-            await hooks.shape(told, context)
-        error.result = told.result
+            await hooks.shape(child_point, context)
+        error.result = child_point.result
 
-    def _heard(self, point: Point) -> Point:
+    def _child_point(self, point: Point) -> Point:
         own = {one.name: getattr(point, one.name) for one in fields(point)}  # type: ignore[arg-type]  # pyright: ignore
-        return HEARD[type(point)](**own, **self._where)
+        return CHILD_POINTS[type(point)](**own, **self._where)

@@ -78,6 +78,7 @@ class Agent(Definition[OutputT, DepsT]):
         prompt: Callable[..., str] | None = None,
         check: Callable[..., str | None] | None = None,
         instructions: str | None = None,
+        inherit_policy: bool = False,
     ) -> Subagent:
         """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
 
@@ -97,6 +98,8 @@ class Agent(Definition[OutputT, DepsT]):
             check: A function of those arguments that it names, called before there is a child. It returns what is wrong
                 with them, which the other agent's model reads, or None.
             instructions: What the child follows in place of the agent's own instructions.
+            inherit_policy: Whether the policy that the calling run was started with holds for the child, too, within
+                the agent's own. That of the calling agent never does.
 
         Raises:
             ValueError: for a template and a text, and for a template with something else than arguments in it.
@@ -114,6 +117,7 @@ class Agent(Definition[OutputT, DepsT]):
             prompt=prompt,
             check=check,
             instructions=instructions,
+            inherit_policy=inherit_policy,
         )
 
     def run_sync(

@@ -54,7 +54,7 @@ class Await(Struct, frozen=True, kw_only=True):
     """Who may decide; anybody if there are none."""
 
 
-def shown(one: OpenAwait) -> Await:
+def to_await(one: OpenAwait) -> Await:
     body = decode_await(one.body)
     return Await(
         run_id=ids.run_id(one.run, one.salt),
@@ -92,7 +92,7 @@ async def answer_by_code(
     A hook that fails denies.
     """
     call = asked.call
-    shown_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
+    display_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     point = AwaitGate(
         turn=call.turn,
         id=asked.id,
@@ -100,25 +100,25 @@ async def answer_by_code(
         question=asked.prompt,
         call_id=call.id,
         tool=call.name,
-        args=shown_args,
+        args=display_args,
         options=asked.options,
         display_name=display_name,
         parts=asked.parts,
     )
     for hooks, context in listeners:
-        name, error = await hooks.ask(point, context, decided=lambda: point.said is not None)
+        name, error = await hooks.ask(point, context, decided=lambda: point.decision is not None)
         if error is not None:
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
-        said = point.said
-        if said is None:
+        decision = point.decision
+        if decision is None:
             continue
-        if said.args is None:
-            return CodeAnswer(said.outcome, f"hook:{name}", value=said.value, reason=said.reason)
+        if decision.args is None:
+            return CodeAnswer(decision.outcome, f"hook:{name}", value=decision.value, reason=decision.reason)
         try:
             assert call.tool is not None
-            final = await prepare(call.tool, canonical_value(dict(said.args)).decode())
+            final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
         except Exception as misfit:  # the tool's own code, and the hook's values
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
-        return CodeAnswer("approved", f"hook:{name}", args=final, reason=said.reason)
+        return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
     return None

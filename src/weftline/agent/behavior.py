@@ -106,6 +106,8 @@ class Behavior:
     """How often tools may be called in a run; a number blocks what is beyond."""
     tool_output_budget_bytes: int | None = None
     """A turn whose results are larger than this is followed by a request to summarize. Nothing is cut."""
+    model_result_limit_bytes: int | None = None
+    """Of a larger result the model reads a preview and its bounds. The log and the run's result have it whole."""
     dedup_tools: Mapping[str, Hasher | None] | None = None
     """Reading tools whose last result is given again if they are called with the same arguments, or the same hash."""
     compact_strategy: Literal["off", "tail"] | None = None
@@ -197,6 +199,7 @@ _CHOICES: Final = {
 }
 _LEAST: Final = {
     "tool_output_budget_bytes": 0,
+    "model_result_limit_bytes": 1,
     "compact_threshold_bytes": 0,
     "compact_keep_turns": 0,
     "keep_recent_turns": 1,

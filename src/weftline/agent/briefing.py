@@ -86,10 +86,10 @@ class Briefing:
             return self._text
         if self._prompt is None:
             return args.decode()
-        told = self._called(self._prompt, args)
-        if not isinstance(told, str) or not told.strip():
-            raise self._refusal(prompts_failure.NOTHING_TO_TELL, args)
-        return told
+        text = self._called(self._prompt, args)
+        if not isinstance(text, str) or not text.strip():
+            raise self._refusal(prompts_failure.EMPTY_BRIEFING, args)
+        return text
 
     def _rendered(self, template: str, args: bytes) -> str:
         given = decode(args, type=dict[str, Any])

@@ -182,7 +182,7 @@ class Hooks:
                 if one.fail_closed:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
-    def tell(self, point: Point, context: object) -> None:
+    def notify(self, point: Point, context: object) -> None:
         """Calls plain functions that nobody waits for. One that turns out to be asynchronous is not called."""
         for one in self._by_point.get(type(point), ()):
             try:

@@ -51,7 +51,7 @@ class ChildPlans:
             model = await self._model_id(subagent.agent, parent.code)
             plan = plan_of(subagent.agent, code=parent.code, model=model, messages=(User.of(task),))
             plan = plan if system is None else replace(plan, system=system)
-        plan = child_of(parent, plan, name=subagent.name, limits=limits)
+        plan = child_of(parent, plan, name=subagent.name, limits=limits, inherit_policy=subagent.inherit_policy)
         await self._check(plan, workspace=workspace)
         return plan
 

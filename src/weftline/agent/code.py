@@ -126,7 +126,7 @@ class AgentCode:
         self._newest = newest
         """What the agent has in this process, whatever the run began with."""
         asked = 0 if plan is None else len(plan.messages) - plan.given
-        self._facts = FactPoints(hooks, self._frame.aliases, self._around.tell, asked=asked)
+        self._facts = FactPoints(hooks, self._frame.aliases, self._around.notify, asked=asked)
         self._deps = owned
         self._problem: tuple[str, str] | None = None
         """Why the model cannot be asked any more: a code, and the reason in words."""
@@ -216,7 +216,7 @@ class AgentCode:
         if not self._around.wants(points.OAuthRefreshed):
             return
         try:
-            await self._around.tell(points.OAuthRefreshed(turn, provider))
+            await self._around.notify(points.OAuthRefreshed(turn, provider))
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
@@ -226,8 +226,8 @@ class AgentCode:
             return
         point = kind_of_point(turn, text)
         try:
-            self._hooks.tell(point, self.context)
-            self.above.tell(point)
+            self._hooks.notify(point, self.context)
+            self.above.notify(point)
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
@@ -235,9 +235,9 @@ class AgentCode:
         self._refusal, self._unchecked = error, None
         try:
             if self._around.wants(points.StreamEnded) and message is not None and message.text:
-                await self._around.tell(points.StreamEnded(turn, message.text))
+                await self._around.notify(points.StreamEnded(turn, message.text))
             if self._around.wants(points.AfterModel):
-                await self._around.tell(points.AfterModel(turn, message, error))
+                await self._around.notify(points.AfterModel(turn, message, error))
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
         self._require_whole()
@@ -260,10 +260,10 @@ class AgentCode:
         try:
             return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(self._around.shown(call)))
+            return _blocked(call, prompts.gate_failed(self._around.display_name(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
-        shown, asked = self._around.shown(call), object_of(call.args)
+        display_name, asked = self._around.display_name(call), object_of(call.args)
         gate = points.ToolGate(
             turn=call.turn,
             call_id=call.id,
@@ -273,11 +273,11 @@ class AgentCode:
             issues=call.problem,
             known=call.tool is not None,
             counts=dict(call.counts),
-            display_name=shown,
+            display_name=display_name,
         )
         error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
-            return _blocked(call, prompts.gate_failed(shown))
+            return _blocked(call, prompts.gate_failed(display_name))
         if gate.blocked is not None:
             return _blocked(call, gate.blocked)
         if gate.answered is not None:
@@ -288,14 +288,14 @@ class AgentCode:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
             except Exception as misfit:  # the tool's own code, and the gate's values
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
-                return _blocked(call, prompts.gate_failed(shown))
+                return _blocked(call, prompts.gate_failed(display_name))
         # What a gate sets is checked like what a model writes, and then it counts in place of that.
         fits = not call.problem or final != call.args
         try:
             verdict = self._framed(call, object_of(final), context)
         except Exception:
             logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
-            return _blocked(call, prompts.gate_failed(shown))
+            return _blocked(call, prompts.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
@@ -345,18 +345,20 @@ class AgentCode:
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
-        hooks, shown = self._hooks, self._around.shown(call)
+        hooks, display_name = self._hooks, self._around.display_name(call)
         try:
             await self._around.before(call, context)
         except HookFailed:
-            return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
+            return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
         token = left_behind.set(self._leave_behind)
         try:
             if server_of(call):
-                output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
+                output = await around(
+                    call, invoke, display_name=display_name, hooks=hooks, context=self.context, above=self.above
+                )
             else:
                 output = await invoke()
         except Exception as error:
@@ -387,9 +389,9 @@ class AgentCode:
         try:
             await self._around.before(call, context)
             if SpawnBefore in self._hooks:
-                await self._around.tell(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
+                await self._around.notify(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
-            raise ToolFailed(prompts.gate_failed(self._around.shown(call))) from failed
+            raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
         return replace(plan, asked_by=ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}")))
 
@@ -401,22 +403,22 @@ class AgentCode:
         try:
             if end.status == "succeeded":
                 if SpawnComplete in self._hooks:
-                    await self._around.tell(SpawnComplete(*where, end.text, *counts))
+                    await self._around.notify(SpawnComplete(*where, end.text, *counts))
             elif SpawnError in self._hooks:
-                await self._around.tell(SpawnError(*where, end.error, end.code or end.status, *counts))
+                await self._around.notify(SpawnError(*where, end.error, end.code or end.status, *counts))
         except HookFailed:
-            return ToolOutput.of(prompts.result_withheld(self._around.shown(call)), is_error=True)
+            return ToolOutput.of(prompts.result_withheld(self._around.display_name(call)), is_error=True)
         return await self._around.after(call, output, None)
 
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
-        said = await self._judged(text)
+        verdict = await self._judged(text)
         try:
             await self._facts.judged()
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
-        return said
+        return verdict
 
     async def _judged(self, text: str) -> str:
         value: object = text
@@ -442,15 +444,15 @@ class AgentCode:
 
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
-            await self._facts.tell(facts, messages=messages)
+            await self._facts.publish(facts, messages=messages)
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
         self.over = True
-        told = (points.RunEnded, points.RunCancelled)
-        told_late = self._facts.waits or any(point in self._hooks for point in told)
-        has_words = bool(self._frame.skills) or self._observed is not None or told_late
+        end_points = (points.RunEnded, points.RunCancelled)
+        notifies_late = self._facts.waits or any(point in self._hooks for point in end_points)
+        has_words = bool(self._frame.skills) or self._observed is not None or notifies_late
         last = self._last_words(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -465,18 +467,18 @@ class AgentCode:
             await one.end_run(dict(memory), run_id=self.info.id)
         with suppress(HookFailed):  # the run has ended: there is nothing left to fail
             if fact.status == "cancelled" and points.RunCancelled in self._hooks:
-                await self._around.tell(points.RunCancelled(fact.reason))
+                await self._around.notify(points.RunCancelled(fact.reason))
         with suppress(HookFailed):
             if points.RunEnded in self._hooks:
-                await self._around.tell(
+                await self._around.notify(
                     points.RunEnded(fact.status, fact.code, fact.turns, fact.usage, usd(fact.cost_nusd))
                 )
         if self._observed is not None:
             await self._observed()
 
-    async def tell(self, point: points.Point) -> None:
+    async def notify(self, point: points.Point) -> None:
         """Raises `HookFailed` if a hook fails that must not."""
-        await self._around.tell(point)
+        await self._around.notify(point)
 
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """The next model call, and with it the run, fails with this."""
@@ -496,7 +498,7 @@ class AgentCode:
             self._fail(f"The agent's deps failed: {type(lost).__name__}: {lost}", lost)
         if self._problem is not None:
             code, problem = self._problem
-            raise CodeFailed(problem, code=code)
+            raise CodeFailed(problem, code=code) from self._raised
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:

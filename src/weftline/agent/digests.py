@@ -70,7 +70,7 @@ class AgentDigests:
         code = [hooks, *[part for name, _, source in tools for part in (name, source)]]
         if self.version is not None:
             code = ["version", self.version]
-        return Digests(prompt, digest(*[says for _, says, _ in tools]), digest(*code))
+        return Digests(prompt, digest(*[declared for _, declared, _ in tools]), digest(*code))
 
 
 def below(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from weftline import events
 from weftline.details import AnyDetail, Detail
-from weftline.details.teller import type_of
+from weftline.details.projection import type_of
 from weftline.events import AnyEvent, Event
 from weftline.wire.details import wire_name
 

@@ -20,17 +20,17 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 
-Tell: TypeAlias = Callable[[points.Point], Awaitable[None]]
+Notify: TypeAlias = Callable[[points.Point], Awaitable[None]]
 
 
 class FactPoints:
     """Of one run, for as long as it is in memory."""
 
-    def __init__(self, hooks: Hooks, aliases: Aliases, tell: Tell, *, asked: int = 0) -> None:
+    def __init__(self, hooks: Hooks, aliases: Aliases, notify: Notify, *, asked: int = 0) -> None:
         """`asked` is how many messages the run itself begins with."""
         self._hooks = hooks
         self._aliases = aliases
-        self._tell = tell
+        self._notify = notify
         self._asked = asked
         self._messages: Sequence[Message] = ()
         self._began = False
@@ -44,7 +44,7 @@ class FactPoints:
         if not self._began:
             self._open[turn] = unclosed if calls else -1
 
-    async def tell(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def publish(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         """`messages` is the conversation after these facts."""
         self._messages = messages
         await self.judged()  # by now, or never
@@ -53,9 +53,9 @@ class FactPoints:
             # What created it was appended before its code was there.
             first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
             if points.RunStarted in self._hooks:
-                await self._tell(points.RunStarted(resumed=not first))
+                await self._notify(points.RunStarted(resumed=not first))
             if first and self._asked and points.MessagesTaken in self._hooks:
-                await self._tell(points.MessagesTaken(self._asked))
+                await self._notify(points.MessagesTaken(self._asked))
             # The process may have died before it could tell that these were done.
             for turn, unclosed in [(turn, count) for turn, count in self._open.items() if count <= 0]:
                 await (self._done(turn, calls=True) if unclosed == 0 else self._answered(turn))
@@ -66,10 +66,10 @@ class FactPoints:
         hooks = self._hooks
         match fact:
             case BudgetExceeded() if points.ToolBudgetExceeded in hooks:
-                shown = self._aliases.wire(fact.tool)
-                await self._tell(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, shown))
+                display_name = self._aliases.wire(fact.tool)
+                await self._notify(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, display_name))
             case ResultsOverBudget() if points.OutputBudgetExceeded in hooks:
-                await self._tell(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
+                await self._notify(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
             case AttemptFailed():
                 await self._count(fact)
             case MessagesTaken():
@@ -88,15 +88,15 @@ class FactPoints:
 
     async def _taken(self, count: int) -> None:
         if points.MessagesTaken in self._hooks:
-            await self._tell(points.MessagesTaken(count))
+            await self._notify(points.MessagesTaken(count))
         if points.MessageInjected in self._hooks:
             # The model is asked next, so nothing has been said after them yet.
             for message in [one for one in self._messages if isinstance(one, User)][-count:]:
-                await self._tell(points.MessageInjected(message.text))
+                await self._notify(points.MessageInjected(message.text))
 
     async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
         if points.UsageCounted in self._hooks:
-            await self._tell(points.UsageCounted(fact.turn, fact.attempt, fact.usage, usd(fact.cost_nusd)))
+            await self._notify(points.UsageCounted(fact.turn, fact.attempt, fact.usage, usd(fact.cost_nusd)))
 
     @property
     def waits(self) -> bool:
@@ -118,9 +118,9 @@ class FactPoints:
     async def _done(self, turn: int, *, calls: bool) -> None:
         self._open.pop(turn, None)
         if calls and points.ResultsStored in self._hooks:
-            await self._tell(points.ResultsStored(turn, *_latest_batch(self._messages)))
+            await self._notify(points.ResultsStored(turn, *_latest_batch(self._messages)))
         if points.TurnEnded in self._hooks:
-            await self._tell(points.TurnEnded(turn))
+            await self._notify(points.TurnEnded(turn))
 
 
 def _latest_batch(messages: Sequence[Message]) -> tuple[tuple[ToolCall, ...], tuple[ToolResult, ...]]:

@@ -26,7 +26,7 @@ from weftline.runtime.code import PendingCall
 from weftline.tools.base import ToolOutput
 
 _log = logging.getLogger(__name__)
-_TOLD = "budget_told:"
+_NOTIFIED = "budget_told:"
 _DEDUP = "dedup:"
 
 
@@ -69,14 +69,14 @@ class SkillGate:
 class BudgetGate:
     """Budgets that steer, or that a function decides on."""
 
-    def __init__(self, budgets: Mapping[str, ToolBudget], *, shown: Mapping[str, str]) -> None:
-        """`shown` has the names that the model knows tools by, where they differ."""
+    def __init__(self, budgets: Mapping[str, ToolBudget], *, display_names: Mapping[str, str]) -> None:
+        """`display_names` has the names that the model knows tools by, where they differ."""
         self._budgets = budgets
-        self._shown = shown
+        self._display_names = display_names
         self._turn = -1
         self._before: Counter[str] = Counter()
         self._admitted: Counter[str] = Counter()
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     def ask(self, call: PendingCall, args: Mapping[str, Any], memory: MutableMapping[str, Any]) -> Verdict:
         budget = self._budgets.get(call.name)
@@ -87,13 +87,13 @@ class BudgetGate:
             return NOTHING
         over = Over(budget.max, used + 1)
         ruling = _ruling(budget, Exceeded(call.name, budget.max, used + 1))
-        name = self._shown.get(call.name, call.name)
+        name = self._display_names.get(call.name, call.name)
         if ruling.mode == "block":
             return Verdict(blocked=ruling.message or prompts.over_budget(name, budget.max), over=over)
-        if call.name in self._told or memory.get(_TOLD + call.name):
+        if call.name in self._notified or memory.get(_NOTIFIED + call.name):
             return Verdict(over=over)
-        self._told.add(call.name)
-        memory[_TOLD + call.name] = True
+        self._notified.add(call.name)
+        memory[_NOTIFIED + call.name] = True
         return Verdict(over=over, steer=ruling.message or prompts.steer_budget(name, budget.max))
 
     def admit(self, call: PendingCall) -> None:

@@ -303,7 +303,7 @@ class ArgumentsRejected(CallPoint, name="arguments_rejected"):
     issues: str
 
 
-class Said(NamedTuple):
+class AwaitDecision(NamedTuple):
     """What a hook says in a person's place."""
 
     outcome: Literal["approved", "denied", "answered"]
@@ -331,7 +331,7 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
     display_name: str = ""
     parts: tuple[AskBody, ...] = ()
     """If these are several questions: each with its `prompt`, `options` and `multiple`."""
-    _said: Said | None = None
+    _decision: AwaitDecision | None = None
 
     def approve(self, args: Mapping[str, Any] | None = None, *, comment: str = "") -> None:
         """The call may begin, if need be with other arguments, which have to fit its tool.
@@ -340,11 +340,11 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
         """
         if args is not None and self.about not in ("confirm", "plan"):
             raise ValueError(f"an await of the kind {self.about!r} has no arguments to change")
-        self._say(Said("approved", args, reason=str(comment)))
+        self._decide(AwaitDecision("approved", args, reason=str(comment)))
 
     def deny(self, reason: str = "") -> None:
         """The call does not begin; the model reads the reason. A question stays without an answer."""
-        self._say(Said("denied", reason=str(reason)))
+        self._decide(AwaitDecision("denied", reason=str(reason)))
 
     def answer(self, value: object) -> None:
         """The answer to a question (to several, a list), a comment on a plan, or the result of a call in doubt."""
@@ -352,17 +352,17 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
             raise ValueError(f"the answer {fault}")
         if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
             raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
-        self._say(Said("answered", value=value))
+        self._decide(AwaitDecision("answered", value=value))
 
-    def _say(self, said: Said) -> None:
-        if said.outcome not in ANSWERS[self.about]:
+    def _decide(self, decision: AwaitDecision) -> None:
+        if decision.outcome not in ANSWERS[self.about]:
             can = " or ".join(sorted(ANSWERS[self.about]))
-            raise ValueError(f"an await of the kind {self.about!r} cannot be {said.outcome}: it is {can}")
-        object.__setattr__(self, "_said", said)
+            raise ValueError(f"an await of the kind {self.about!r} cannot be {decision.outcome}: it is {can}")
+        object.__setattr__(self, "_decision", decision)
 
     @property
-    def said(self) -> Said | None:
-        return self._said
+    def decision(self) -> AwaitDecision | None:
+        return self._decision
 
 
 @dataclass(eq=False)

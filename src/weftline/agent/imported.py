@@ -28,7 +28,7 @@ async def import_export(
         return imported
     line, format = export.thread.line, max([run.row.format for run in export.runs], default=FORMAT)
     draft = ThreadDraft(name=line.name, agent=line.agent, spec=bytes(line.spec), metadata=line.metadata)
-    said = [(ids.key_of(run), message) for run, message in export.thread.said]
+    messages = [(ids.key_of(run), message) for run, message in export.thread.messages]
     key = threads.name_key(line.name) if line.by_name else f"import:{line.id}"
-    row, _ = await threads.add(at, workspace, draft, said, key=key, format=format)
+    row, _ = await threads.add(at, workspace, draft, messages, key=key, format=format)
     return replace(imported, thread=ids.session_id(row.key, row.salt))

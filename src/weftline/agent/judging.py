@@ -53,18 +53,18 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
     answer = cast(object, await answered if isinstance(answered, Awaitable) else answered)
     if not isinstance(answer, PolicyDecision):
         raise TypeError(f"a policy engine returns a PolicyDecision, not {type(answer).__name__}")
-    said = convert(
+    decision = convert(
         {**vars(answer), "labels": dict(answer.labels), "metadata": dict(answer.metadata)},
         _Decision,
         from_attributes=True,
     )
     return Judged(
-        said.allowed_tools,
-        said.caps.tool_calls,
-        said.caps.consecutive_failures,
-        said.disable_tools,
-        said.labels,
-        said.metadata,
+        decision.allowed_tools,
+        decision.caps.tool_calls,
+        decision.caps.consecutive_failures,
+        decision.disable_tools,
+        decision.labels,
+        decision.metadata,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode
 
-from weftline.details.teller import facts_of
+from weftline.details.projection import facts_of
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store.base import LogReader, Stored
 

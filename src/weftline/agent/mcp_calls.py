@@ -26,16 +26,17 @@ def server_of(call: PendingCall) -> str:
 
 
 async def around(
-    call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object, above: Above
+    call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Above
 ) -> ToolOutput:
-    """Asks the server, unless a gate has blocked the call or answered it. `shown` is the model's name for the tool."""
+    """Asks the server, unless a gate has blocked the call or answered it. `display_name` is the model's name
+    for the tool."""
     server = server_of(call)
     where: dict[str, Any] = {
         "turn": call.turn,
         "call_id": call.id,
         "tool": call.name,
         "server": server,
-        "display_name": shown,
+        "display_name": display_name,
     }
     args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     output: ToolOutput | None = None
@@ -52,20 +53,20 @@ async def around(
             try:
                 await hooks.watch(McpToolBefore(**where, args=args), context)
             except HookFailed:
-                return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
+                return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
         output = await invoke()
     try:
         if McpToolTransform in hooks:
-            point = McpToolTransform(**where, **_told(output))
+            point = McpToolTransform(**where, **_result_fields(output))
             await hooks.shape(point, context)
             parts = output_of(point.result, tool_name=call.name).parts
             output = replace(output, parts=parts, is_error=bool(point.is_error) or output.in_doubt)
         if McpToolAfter in hooks:
-            await hooks.watch(McpToolAfter(**where, **_told(output)), context)
+            await hooks.watch(McpToolAfter(**where, **_result_fields(output)), context)
     except HookFailed:
-        return replace(output, parts=(Text(prompts.result_withheld(shown)),), is_error=True)
+        return replace(output, parts=(Text(prompts.result_withheld(display_name)),), is_error=True)
     return output
 
 
-def _told(output: ToolOutput) -> dict[str, Any]:
+def _result_fields(output: ToolOutput) -> dict[str, Any]:
     return {"result": output.parts, "is_error": output.is_error, "output_bytes": output_bytes(output.parts)}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from weftline.agent.definition import Definition
 from weftline.agent.given import is_toolset
-from weftline.agent.opened import Opened, Tell
+from weftline.agent.opened import Notify, Opened
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.sources import AgentTools, Setup
 from weftline.plan import RunPlan
@@ -73,7 +73,7 @@ class _OfflineTools(AgentTools):
 class _OnlySkills(Opened):
     """Skills are files. All other sets of tools may be anywhere."""
 
-    async def warm(self, toolsets: Iterable[Toolset], tell: Tell) -> None:
+    async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
         """They are opened when they are asked for."""
 
     async def tools(self, toolset: Toolset) -> Sequence[Tool]:

@@ -15,7 +15,7 @@ from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
 
 logger = logging.getLogger(__name__)
 
-Tell: TypeAlias = Callable[[Point], Awaitable[None]]
+Notify: TypeAlias = Callable[[Point], Awaitable[None]]
 """Never raises: what it tells of concerns other runs too."""
 
 
@@ -24,38 +24,38 @@ async def _nobody(point: Point) -> None:
 
 
 class _Opening:
-    def __init__(self, toolset: Toolset, tell: Tell) -> None:
+    def __init__(self, toolset: Toolset, notify: Notify) -> None:
         self.toolset = toolset
         self.failed = False
         """The server was out of reach, so that `tools` only stand in for its own."""
-        self.tools = asyncio.create_task(self._open(tell), name="open a set of tools")
+        self.tools = asyncio.create_task(self._open(notify), name="open a set of tools")
 
     @property
     def has_failed(self) -> bool:
         tools = self.tools
         return tools.done() and (self.failed or tools.cancelled() or tools.exception() is not None)
 
-    async def _open(self, tell: Tell) -> Sequence[Tool]:
+    async def _open(self, notify: Notify) -> Sequence[Tool]:
         toolset = self.toolset
-        return await self._server(toolset, tell) if is_server(toolset) else await toolset.open()
+        return await self._server(toolset, notify) if is_server(toolset) else await toolset.open()
 
-    async def _server(self, server: ServerToolset, tell: Tell) -> Sequence[Tool]:
+    async def _server(self, server: ServerToolset, notify: Notify) -> Sequence[Tool]:
         started = monotonic()
 
         def elapsed_ms() -> int:
             return round((monotonic() - started) * 1000)
 
-        await tell(McpBootstrapStart(server.name))
+        await notify(McpBootstrapStart(server.name))
         try:
             tools = await server.open()
         except Exception as error:
             self.failed = True
             logger.warning("the MCP server %s is out of reach: %s", server.name, error)
-            await tell(McpError(server.name, error))
-            await tell(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
+            await notify(McpError(server.name, error))
+            await notify(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
             return server.stand_in(error)
-        await tell(McpConnect(server.name))
-        await tell(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not is_hidden(one)])))
+        await notify(McpConnect(server.name))
+        await notify(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not is_hidden(one)])))
         return with_model(server, tools)
 
 
@@ -65,13 +65,13 @@ class Opened:
     def __init__(self) -> None:
         self._openings: dict[int, _Opening] = {}
 
-    def begin(self, toolsets: Iterable[Toolset], tell: Tell) -> list[asyncio.Task[Sequence[Tool]]]:
+    def begin(self, toolsets: Iterable[Toolset], notify: Notify) -> list[asyncio.Task[Sequence[Tool]]]:
         """Starts to open all of them at once. Those that fail raise when their tools are asked for."""
-        return [self._opening(one, tell, again=True).tools for one in toolsets]
+        return [self._opening(one, notify, again=True).tools for one in toolsets]
 
-    async def warm(self, toolsets: Iterable[Toolset], tell: Tell) -> None:
+    async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
         """The same, and waits."""
-        openings = self.begin(toolsets, tell)
+        openings = self.begin(toolsets, notify)
         if openings:
             await asyncio.wait(openings)
 
@@ -100,10 +100,10 @@ class Opened:
             await asyncio.wait([one.tools for one in openings])
         await asyncio.gather(*[_closed(one) for one in openings])
 
-    def _opening(self, toolset: Toolset, tell: Tell, *, again: bool = False) -> _Opening:
+    def _opening(self, toolset: Toolset, notify: Notify, *, again: bool = False) -> _Opening:
         opening = self._openings.get(id(toolset))
         if opening is None or (again and opening.has_failed):
-            opening = self._openings[id(toolset)] = _Opening(toolset, tell)
+            opening = self._openings[id(toolset)] = _Opening(toolset, notify)
         return opening
 
 

@@ -16,6 +16,7 @@ from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
+from weftline.engine_options import AttributeValue, RetryPolicy
 from weftline.errors import InvalidRequest
 from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
@@ -73,6 +74,14 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Whether those who follow the run can see the arguments of calls as the model writes them: `ToolCallArgsDelta`."""
     turn_id: str
     """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
+    memo: Mapping[str, Any]
+    """Any JSON object, kept for whoever looks at the run in its engine."""
+    search_attributes: Mapping[str, AttributeValue]
+    """The same, by which an engine can find the run. `SessionID` can only be the run's own thread."""
+    task_queue: str
+    """Which workers are to drive the run; the embedded engine, which has none, only keeps it."""
+    retry_policy: RetryPolicy
+    """How often an engine with workers tries to hand the run to one."""
     requested_by: str
     """Who asked for the run, for the rule of four eyes and for whoever reads its log."""
 

@@ -16,6 +16,7 @@ from weftline.agent.definition import Definition
 from weftline.agent.hooks import AwaitGate, OutputReady
 from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
+from weftline.engine_options import EngineOptions
 from weftline.errors import InvalidRequest
 from weftline.kernel.deploys import stricter
 from weftline.kernel.entries import Limits as StoredLimits
@@ -49,6 +50,7 @@ def plan_of(
     requested_by: str = "",
     stream_arguments: bool = False,
     turn_id: str = "",
+    engine: EngineOptions | None = None,
     reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
@@ -60,8 +62,9 @@ def plan_of(
     points = {one.point for one in (*agent.hooks, *hooks)}
     checks = output is not None or OutputReady in points
     rule, interrupts = rule_of(policy, agent.policy, engine=agent.policy_engine is not None)
+    wanted = resolved(behavior, agent.behavior)
     stored = limits.stored(
-        resolved(behavior, agent.behavior),
+        wanted,
         fallbacks=len(fallbacks),
         check_output=checks,
         await_gate=AwaitGate in points,
@@ -87,7 +90,10 @@ def plan_of(
         requested_by=requested_by,
         stream_arguments=stream_arguments,
         turn_id=turn_id,
+        engine=engine,
         reminders=reminders,
+        model_result_limit_bytes=wanted.model_result_limit_bytes,
+        own_policy=None if policy is None else policy.rule,
     )
 
 
@@ -103,12 +109,16 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
         limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
         given=0,
         reminders=(),
+        engine=None,
     )
 
 
-def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) -> RunPlan:
-    """The plan as a child's, within what its parent leaves it."""
+def child_of(
+    parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits, inherit_policy: bool = False
+) -> RunPlan:
+    """The plan as a child's, within what its parent leaves it; with `inherit_policy` also within its policy."""
     own = plan.limits
+    given = parent.own_policy if inherit_policy else None
     costs = [cost for cost in (own.max_cost_nusd, limits.max_cost_nusd) if cost is not None]
     above = parent.limits
     capped = replace(
@@ -120,17 +130,18 @@ def child_of(parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits) 
         nobody_to_ask=above.nobody_to_ask,
         four_eyes=own.four_eyes or above.four_eyes,
         interrupts_allowed=own.interrupts_allowed and above.interrupts_allowed,
-        policy=_within_time(own.policy, limits.time_left_us),
+        policy=_within_time(own.policy if given is None else given.within(own.policy), limits.time_left_us),
     )
     return replace(
         plan,
         name=name,
         limits=capped,
         path=(*parent.path, name),
-        metadata=parent.metadata,
+        metadata={},
         labels=parent.labels,
         requested_by=parent.requested_by,
         turn_id=parent.turn_id,
+        own_policy=plan.own_policy if given is None else given,  # a copy has its parent's
     )
 
 
@@ -170,6 +181,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         requested_by=sent.requested_by,
         stream_arguments=sent.stream_arguments,
         turn_id=sent.turn_id,
+        engine=sent.engine,
     )
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):
@@ -200,6 +212,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         tools=sent.tools,
         output_schema=plan.output_schema or sent.output_schema,
         limits=limits,
+        own_policy=sent.limits.policy,
     )
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
-from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
+from weftline.details.projection import NEEDED_HEADS, DetailProjection, comes_after, facts_of
 from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
-from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
@@ -43,37 +43,39 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
     return frozenset(profile) | {RunEnded}
 
 
-async def teller_of(host: Engine, key: int, run_id: str) -> Teller:
-    """A teller that may begin at any entry of the run."""
+async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
+    """A projection that may begin at any entry of the run."""
     row, first = await host.row(key), await host.entry(key, 1)
-    thread = None if row is None else await host.session_id(row.thread)
-    teller = Teller(facts_of(run_id, created=None if first is None else first.body, thread=thread))
+    thread = None if row is None else await host.session_id(row.listed_under)
+    projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
     for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
-        teller.learn(decode_fact.decode(head), b"")
-    for one in await host.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
-        teller.learn(decode_fact.decode(one.head), one.body)
-    return teller
+        projection.learn(decode_fact.decode(head))
+    for one in await host.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+        projection.learn_whole(decode_fact.decode(one.head), one.body)
+    return projection
 
 
 def profiled_events(
-    batch: EntryBatch, teller: Teller, classes: frozenset[type[Event]]
+    batch: EntryBatch, projection: DetailProjection, classes: frozenset[type[Event]]
 ) -> Iterator[AnyEvent | AnyDetail]:
-    """The events of a batch that are of these classes; details come before the event that is made of the same entry."""
+    """The events of a batch that are of these classes; most details come before the event of the same entry."""
     plain = {event.seq: event for event in events_of(batch)}
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         head = None if not item.head else next(heads) if heads is not None else decode_fact.decode(item.head)
-        for seq, told in _details(item, head, teller):
+        for seq, details in _details(item, head, projection):
             if not batch.after < seq <= batch.last_seq:
                 continue
             event = plain.get(seq)
-            both = [*told] if event is None else [event, *told] if isinstance(head, RunCreated) else [*told, event]
+            later = [] if head is None else [detail for detail in details if comes_after(detail, head)]
+            earlier = [detail for detail in details if detail not in later]
+            both = [*earlier, *later] if event is None else [*earlier, event, *later]
             yield from [one for one in both if type(one) in classes]
 
 
-def _details(item: Stored, head: Fact | None, teller: Teller) -> Iterator[tuple[int, list[AnyDetail]]]:
+def _details(item: Stored, head: Fact | None, projection: DetailProjection) -> Iterator[tuple[int, list[AnyDetail]]]:
     if head is not None:
-        yield item.seq, teller.of_fact(head, item.body, seq=item.seq, at=item.at)
+        yield item.seq, projection.of_fact(head, item.body, seq=item.seq, at=item.at)
         return
     for seq, body in enumerate(item.body.split(b"\n"), item.seq):
-        yield seq, teller.of_observation(item.kind, body, seq=seq, at=item.at)
+        yield seq, projection.of_observation(item.kind, body, seq=seq, at=item.at)

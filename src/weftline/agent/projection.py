@@ -18,7 +18,7 @@ from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -36,7 +36,7 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
-            if item.kind in _UNSHOWN:
+            if item.kind in _HIDDEN:
                 continue
             make = _OBSERVED.get(item.kind)
             for seq, body in enumerate(item.body.split(b"\n"), item.seq):
@@ -242,8 +242,10 @@ def _paused(head: log.RunPaused, body: bytes) -> AnyEvent:
 
 
 def _resumed(head: log.RunResumed, body: bytes) -> AnyEvent:
-    said = _control(body)
-    return events.RunResumed(notes=head.notes, by=head.requested_by, labels=said.labels, message_count=said.messages)
+    control = _control(body)
+    return events.RunResumed(
+        notes=head.notes, by=head.requested_by, labels=control.labels, message_count=control.messages
+    )
 
 
 def _control(body: bytes) -> bodies.ControlBody:
@@ -307,7 +309,7 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
 }
 
 
-_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, ARGS_DELTA})
+_HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """What only `weftline.details` tells."""
 
 

@@ -40,9 +40,9 @@ def record_of(call: PastCall, *, whole: bool = True) -> CallRecord:
 
 def _failure(call: PastCall, text: str) -> Failure | None:
     """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
-    told = call_failure(call.head, call.failure, text) if call.head.is_error else None
-    if told is None:
+    failure = call_failure(call.head, call.failure, text) if call.head.is_error else None
+    if failure is None:
         return None
     stored = call.failure
     message, causes = (text, ()) if stored is None else (stored.message, stored.causes)
-    return Failure(message, told.kind, told.recovery, told.hint, causes)
+    return Failure(message, failure.kind, failure.recovery, failure.hint, causes)

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
-from weftline.agent.profiled import Profile, classes_of, profiled_events, teller_of
+from weftline.agent.profiled import Profile, classes_of, profiled_events, projection_of
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
@@ -38,6 +38,7 @@ from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.provided import Provided
 from weftline.runtime.receipts import CancelReceipt
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -106,9 +107,9 @@ class Run(Generic[OutputT]):
         return self._profiled(classes_of(profile), after=after)
 
     async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncIterator[AnyEvent | AnyDetail]:
-        teller = await teller_of(await self._engine.runtime(), await self._key(), self.id)
+        projection = await projection_of(await self._engine.runtime(), await self._key(), self.id)
         async for batch in self._batches(after=after):
-            for event in profiled_events(batch, teller, classes):
+            for event in profiled_events(batch, projection, classes):
                 yield event
 
     async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncIterator[AnyEvent]:
@@ -185,7 +186,7 @@ class Run(Generic[OutputT]):
         host = await self._engine.runtime()
         row = await host.row(await self._key())
         assert row is not None
-        return await snapshot_of(host.logs, row, thread=await host.session_id(row.thread))
+        return await snapshot_of(host.logs, row, thread=await host.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
@@ -264,11 +265,13 @@ class Run(Generic[OutputT]):
             raise InvalidRequest("The arguments of a call are a mapping of names to values.", code="invalid_answer")
         given = None if args is None else dict(args)
         pattern = pattern_of("", remember)
-        await self._say(await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by)
+        await self._answer_await(
+            await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by
+        )
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """A person does not allow a call, or does not answer a question. The model reads the reason."""
-        await self._say(await_id, Answer(outcome="denied", reason=reason), by=by)
+        await self._answer_await(await_id, Answer(outcome="denied", reason=reason), by=by)
 
     async def answer(
         self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
@@ -279,13 +282,28 @@ class Run(Generic[OutputT]):
         The answer to a clarification is a text, which the model reads; an empty one lets it go on without. `labels` are
         kept with the answer.
         """
-        await self._say(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
+        await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
+
+    async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
+        """What came of the calls of a turn that an outside system has carried out: of all that wait for that.
+
+        Args:
+            await_id: That of `AwaitExternalTools`: `external_` and the number of the turn.
+            results: One for each call, in any order. They are taken together, or not at all.
+
+        Raises:
+            InvalidRequest: `invalid_answer`, with all that is wrong as `issues`; the run goes on waiting.
+            NotFound: `unknown_await`, if no call of this turn waits for a result.
+            Conflict: `run_terminal`, if the run has ended.
+        """
+        host = await self._engine.runtime()
+        await host.provide(await self._key(), await_id, tuple(results))
 
     def below(self, run_id: str) -> Run[object]:
         """A run that this one, or one below it, began: to answer what it asks."""
         return Run(self._engine, run_id, output=None)
 
-    async def _say(self, await_id: str, answer: Answer, *, by: str) -> None:
+    async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
         host = await self._engine.runtime()
         await host.answer_await(await self._key(), await_id, answer, by=by)
 

@@ -79,6 +79,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     calls. `in_doubt` says who is told about a call that a crash cut off: the model (`report`), or a person (`ask`).
     `on_deploy` is what becomes of a durable run whose prompt, tools or code are others when it is carried on: it goes
     on with them (`adopt`), waits for a process that has those it began with (`pin`), or asks a person (`ask`).
+    A call of an `external` tool may take `external_timeout_s`; after that the run ends as failed, or the model is told
+    (`report`).
     """
 
     max_turns: int | None = None
@@ -96,6 +98,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     four_eyes: bool = False
     in_doubt: Literal["report", "ask"] = "report"
     on_deploy: OnDeploy = "adopt"
+    external_timeout_s: float = 300.0
+    on_external_timeout: Literal["end", "report"] = "end"
 
     def __post_init__(self) -> None:
         if self.max_turns is not None:
@@ -107,6 +111,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         for name in ("await_timeout_s", "grant_ttl_s"):
             if name == "grant_ttl_s" or self.await_timeout_s is not None:
                 checked.number(name, getattr(self, name), above=True)
+        checked.number("external_timeout_s", self.external_timeout_s, above=True)
+        checked.choice("on_external_timeout", self.on_external_timeout, ("end", "report"))
         checked.choice("on_await_expired", self.on_await_expired, ("deny", "end"))
         checked.choice("in_doubt", self.in_doubt, ("report", "ask"))
         checked.choice("on_deploy", self.on_deploy, get_args(OnDeploy))
@@ -125,6 +131,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             loop_soft=self.loop_soft,
             loop_hard=max(self.loop_hard, self.loop_soft),
             tool_budgets=_budgets(self.tool_budgets, behavior),
+            local_timeout_us=round(self.external_timeout_s * 1_000_000),
+            on_local_timeout=self.on_external_timeout,
             max_retries=self.max_retries,
             fallbacks=fallbacks,
             max_turns=self.max_turns,

@@ -67,11 +67,11 @@ def recent_turns(messages: Sequence[Message], *, turns: int) -> Sequence[Message
     each answer of the model begins a turn. A call is never without its result, nor a result without its call.
     """
     lead = next((index for index, one in enumerate(messages) if not isinstance(one, System)), len(messages))
-    said = [index for index, one in enumerate(messages) if isinstance(one, User) and not one.injected]
-    starts = said if len(said) > 1 else [index for index, one in enumerate(messages) if isinstance(one, Assistant)]
+    own = [index for index, one in enumerate(messages) if isinstance(one, User) and not one.injected]
+    starts = own if len(own) > 1 else [index for index, one in enumerate(messages) if isinstance(one, Assistant)]
     if len(starts) <= turns:
         return messages
-    asked = [messages[index] for index in said if len(said) == 1 and lead <= index < starts[-turns]]
+    asked = [messages[index] for index in own if len(own) == 1 and lead <= index < starts[-turns]]
     return [*messages[:lead], *asked, *messages[starts[-turns] :]]
 
 

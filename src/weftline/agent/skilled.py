@@ -18,15 +18,15 @@ class Owner(Protocol):
     hooks: list[Hook[Any]]
 
 
-class Teller(Protocol):
+class Notifier(Protocol):
     """The code of a run."""
 
     owner: object
 
-    async def tell(self, point: points.Point) -> None: ...
+    async def notify(self, point: points.Point) -> None: ...
 
 
-_told: WeakKeyDictionary[Skills, WeakSet[Any]] = WeakKeyDictionary()
+_owners: WeakKeyDictionary[Skills, WeakSet[Any]] = WeakKeyDictionary()
 runs: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The code of runs that are in memory, by run id."""
 
@@ -40,14 +40,14 @@ def connect_skills(toolsets: Iterable[object], agent: Owner) -> None:
 
 def connect(skills: Skills, agent: Owner) -> None:
     """Tells the agent's hooks what happens to the skills, from now on. Skills outlive no agent because of this."""
-    owners = _told.setdefault(skills, WeakSet())
+    owners = _owners.setdefault(skills, WeakSet())
     if agent in owners:
         return
     owners.add(agent)
     weak = ref(agent)
 
     async def resolved(event: SkillsResolved) -> None:
-        await _tell(weak, "", points.SkillsResolve(event.skills, event.diagnostics))
+        await _notify(weak, "", points.SkillsResolve(event.skills, event.diagnostics))
 
     async def cataloged(event: SkillsCatalog) -> None:
         agent = weak()
@@ -57,10 +57,10 @@ def connect(skills: Skills, agent: Owner) -> None:
             event.skills = list(point.catalog)
 
     async def activated(event: SkillActivated) -> None:
-        await _tell(weak, event.run_id, points.SkillsActivate(event.skill, event.via))
+        await _notify(weak, event.run_id, points.SkillsActivate(event.skill, event.via))
 
     async def deactivated(event: SkillDeactivated) -> None:
-        await _tell(weak, event.run_id, points.SkillsDeactivate(event.skill, event.reason))
+        await _notify(weak, event.run_id, points.SkillsDeactivate(event.skill, event.reason))
 
     skills.on_resolve.append(resolved)
     skills.on_catalog.append(cataloged)
@@ -71,13 +71,13 @@ def connect(skills: Skills, agent: Owner) -> None:
 _NO_RUN: RunContext[Any] | None = None
 
 
-async def _tell(weak: Callable[[], Owner | None], run_id: str, point: points.Point) -> None:
+async def _notify(weak: Callable[[], Owner | None], run_id: str, point: points.Point) -> None:
     agent = weak()
     if agent is None:
         return
     if not run_id:
         await Hooks(agent.hooks).watch(point, _NO_RUN)
         return
-    run: Teller | None = runs.get(run_id)
+    run: Notifier | None = runs.get(run_id)
     if run is not None and run.owner is agent:
-        await run.tell(point)
+        await run.notify(point)

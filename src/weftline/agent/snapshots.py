@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from weftline.details.projection import facts_of
 from weftline.details.snapshot import RunSnapshot, SnapshotFold
-from weftline.details.teller import facts_of
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact

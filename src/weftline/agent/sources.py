@@ -133,14 +133,14 @@ class AgentTools:
 
     def begin(self, agent: Definition[Any, Any]) -> None:
         """Starts to open the agent's sets of tools. Runs that come meanwhile wait for the same opening."""
-        _, tell = _listeners(agent, None)
-        self._opened.begin([one for one in agent.tools if is_toolset(one)], tell)
+        _, notify = _listeners(agent, None)
+        self._opened.begin([one for one in agent.tools if is_toolset(one)], notify)
 
     async def warm(self, agent: Definition[Any, Any]) -> None:
         """Opens the agent's sets of tools, unless they are open. Raises what a hook fails with that must not."""
-        refusals, tell = _listeners(agent, None)
+        refusals, notify = _listeners(agent, None)
         sets = [one for one in agent.tools if is_toolset(one)]
-        await self._opened.warm(sets, tell)
+        await self._opened.warm(sets, notify)
         for one in sets:
             await self._opened.tools(one)
         for refusal in refusals[:1]:
@@ -215,10 +215,10 @@ class AgentTools:
         base = await self.others.open(plan, run=run, secrets=secrets)
         if plan.code is None:
             return base
-        setup, only, heard = self._setups[plan.code], None, False
+        setup, only, observed = self._setups[plan.code], None, False
         problem: tuple[str, BaseException | None] | None = None
         try:
-            setup, only, heard = await self._walk(setup, plan.path)
+            setup, only, observed = await self._walk(setup, plan.path)
         except LookupError as error:
             problem = str(error), error
         agent, parent = setup.agent, run.parent
@@ -238,10 +238,12 @@ class AgentTools:
         tools, deps, owned = dict[str, Tool](base.tools), None, None
         toolsets: dict[str, str] = {}
         hooks = Hooks([*agent.hooks, *setup.hooks])
-        refusals, tell = _listeners(hooks, RunContext(info, None))
+        refusals, notify = _listeners(hooks, RunContext(info, None))
         frame = Frame()
         try:
-            await self._opened.warm([one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], tell)
+            await self._opened.warm(
+                [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
+            )
             frame = await self._framed(setup, plan, tools, toolsets, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
                 deps = upper.context.deps  # there is no other way to give it any
@@ -268,7 +270,7 @@ class AgentTools:
             plan=plan,
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
-            observed=None if heard or not agent.observers else self._observed(agent, info),
+            observed=None if observed or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
             prompts=await self._prompts_of(agent, info, workspace=run.workspace),
@@ -284,7 +286,7 @@ class AgentTools:
         return RunPrompts(agent.prompts, overrides, thread=info.thread_id, labels=info.labels)
 
     def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
-        async def tell() -> None:
+        async def notify_ended() -> None:
             for one in tuple(agent.observers):
                 try:
                     assert self.facts_of is not None
@@ -292,7 +294,7 @@ class AgentTools:
                 except Exception:
                     logger.exception("run %s: its end could not be told to %r", run.id, one)
 
-        return tell
+        return notify_ended
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)
@@ -312,9 +314,9 @@ class AgentTools:
         Raises `LookupError` if the path leads nowhere any more.
         """
         only: frozenset[str] | None = None
-        heard = False
+        observed = False
         for step in path:
-            heard = heard or bool(setup.agent.observers)
+            observed = observed or bool(setup.agent.observers)
             found = await self._subagent(setup.agent, step)
             if found is None:
                 raise LookupError(f"The agent {setup.agent.name or 'above'} has no subagent {step!r} any more.")
@@ -322,7 +324,7 @@ class AgentTools:
                 setup, only = Setup(found.agent), None
             elif found.only is not None:
                 only = found.only if only is None else only & found.only
-        return setup, only, heard
+        return setup, only, observed
 
     async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
         for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
@@ -366,7 +368,7 @@ class AgentTools:
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
             if (bind := getattr(one, "of", None)) is not None and is_host(one):
-                tools[name] = bind(tools, shown=aliases.by_name, hidden=[lazy.name for lazy in withheld])
+                tools[name] = bind(tools, display_names=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
             if name in tools:
@@ -417,16 +419,16 @@ def _listeners(
     hooks: Definition[Any, Any] | Hooks, context: RunContext[Any] | None
 ) -> tuple[list[HookFailed], Callable[[Point], Awaitable[None]]]:
     """Who tells the hooks what happens to sets of tools, and those that failed and must not."""
-    told = hooks if isinstance(hooks, Hooks) else Hooks(hooks.hooks)
+    listening = hooks if isinstance(hooks, Hooks) else Hooks(hooks.hooks)
     refusals: list[HookFailed] = []
 
-    async def tell(point: Point) -> None:
+    async def notify(point: Point) -> None:
         try:
-            await told.watch(point, context)
+            await listening.watch(point, context)
         except HookFailed as failed:
             refusals.append(failed)
 
-    return refusals, tell
+    return refusals, notify
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:

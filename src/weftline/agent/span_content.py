@@ -14,7 +14,7 @@ from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolRe
 from weftline.plan import decode_plan
 
 
-def asked(created: CreatedBody) -> dict[str, str]:
+def input_messages(created: CreatedBody) -> dict[str, str]:
     """Of a run: its instructions and what it was given."""
     plan = decode_plan(created.plan)
     found = {"gen_ai.input.messages": _json([_message(message) for message in plan.messages])}
@@ -23,14 +23,14 @@ def asked(created: CreatedBody) -> dict[str, str]:
     return found
 
 
-def said(message: Message) -> dict[str, str]:
+def output_messages(message: Message) -> dict[str, str]:
     """Of a model call: its answer."""
     return {"gen_ai.output.messages": _json([_message(message)])}
 
 
-def answered(text: str) -> dict[str, str]:
+def final_answer(text: str) -> dict[str, str]:
     """Of a run: its answer."""
-    return said(Assistant((Text(text),)))
+    return output_messages(Assistant((Text(text),)))
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from weftline.agent.span_content import answered, asked, said
+from weftline.agent.span_content import final_answer, input_messages, output_messages
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
@@ -102,14 +102,14 @@ class _Spans:
             case RunCreated():
                 self._begin(at)
                 if self._content and self.root is not None:
-                    self.root.attributes |= asked(bodies.decode_created(stored.body))
+                    self.root.attributes |= input_messages(bodies.decode_created(stored.body))
             case AttemptStarted():
                 self._ask(head, at)
             case AttemptFailed():
                 self._answered(at, head.usage, error=None if head.reason == "cancelled" else head.cls)
             case TurnCompleted():
                 if self._content and self._model is not None:
-                    self._model.attributes |= said(bodies.decode_turn(stored.body).message)
+                    self._model.attributes |= output_messages(bodies.decode_turn(stored.body).message)
                 self._answered(at, head.usage, finish=head.finish)
                 self._unclosed = len(head.calls)
                 if not head.calls:
@@ -129,7 +129,7 @@ class _Spans:
             case RunEnded():
                 self._end(head, at)
                 if self._content and self.root is not None and head.status == "succeeded":
-                    self.root.attributes |= answered(bodies.decode_ended(stored.body).text)
+                    self.root.attributes |= final_answer(bodies.decode_ended(stored.body).text)
             case _:
                 pass
 

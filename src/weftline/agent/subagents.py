@@ -57,6 +57,7 @@ class Subagent:
         only: frozenset[str] | None = None,
         briefing: Briefing | None = None,
         instructions: str | None = None,
+        inherit_policy: bool = False,
     ) -> None:
         self._form = form
         self._briefing = briefing
@@ -64,6 +65,7 @@ class Subagent:
         self.name = form.name
         self.agent = agent
         self.only = only
+        self.inherit_policy = inherit_policy
 
     def __repr__(self) -> str:
         return f"<Subagent {self.name}>"
@@ -116,11 +118,11 @@ class Subagent:
 
     def _final(self, final: FinalResult, output: OutputType[Any] | None) -> ToolOutput:
         """What a terminal tool has returned, which has to be of the agent's type if it has one."""
-        fault = "" if output is None else output.fault(joined_text(final.parts))
+        fault = "" if output is None or final.failure is not None else output.fault(joined_text(final.parts))
         if fault:
             text = prompts.child_misfit(self.name, fault)
             return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
-        return final_output(final)
+        return final_output(self.name, final)
 
 
 def as_tool(
@@ -135,6 +137,7 @@ def as_tool(
     prompt: Callable[..., str] | None = None,
     check: Callable[..., str | None] | None = None,
     instructions: str | None = None,
+    inherit_policy: bool = False,
 ) -> Subagent:
     called = _NOT_IN_NAMES.sub("_", name or agent.name or "")
     if not called:
@@ -149,7 +152,9 @@ def as_tool(
         prompt=prompt,
         check=check,
     )
-    return Subagent(briefing.form, agent=agent, briefing=briefing, instructions=instructions)
+    return Subagent(
+        briefing.form, agent=agent, briefing=briefing, instructions=instructions, inherit_policy=inherit_policy
+    )
 
 
 def spawn(*, tools: Sequence[str] | None = None, name: str = "spawn") -> Subagent:

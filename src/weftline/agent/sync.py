@@ -16,6 +16,7 @@ from weftline.agent.run import Run, Status
 from weftline.agent.saved import SavedMessage
 from weftline.background import LoopThread
 from weftline.events import AnyEvent
+from weftline.runtime.provided import Provided
 
 T = TypeVar("T")
 
@@ -111,6 +112,9 @@ class SyncRun(Generic[OutputT]):
 
     def answer(self, await_id: str, value: Any, *, by: str = "library") -> None:
         self._loop.run(self._run.answer(await_id, value, by=by))
+
+    def provide(self, await_id: str, results: Sequence[Provided]) -> None:
+        self._loop.run(self._run.provide(await_id, results))
 
     def below(self, run_id: str) -> SyncRun[object]:
         return SyncRun(self._loop, self._run.below(run_id))

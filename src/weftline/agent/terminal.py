@@ -90,11 +90,11 @@ def _each(gate: AwaitGate) -> None:
 
 
 def _confirm(gate: Asked) -> None:
-    said = input(f"\n{gate.question} [y/n, or why not] ").strip()
-    if said.lower() in ("y", "yes"):
+    typed = input(f"\n{gate.question} [y/n, or why not] ").strip()
+    if typed.lower() in ("y", "yes"):
         gate.approve()
     else:
-        gate.deny("" if said.lower() in ("", "n", "no") else said)
+        gate.deny("" if typed.lower() in ("", "n", "no") else typed)
 
 
 def _question(gate: Asked) -> None:
@@ -102,34 +102,34 @@ def _question(gate: Asked) -> None:
     for number, option in enumerate(gate.options, 1):
         print(f"  {number}. {option}")
     while True:
-        said = input("> ").strip()
-        if not said:
+        typed = input("> ").strip()
+        if not typed:
             return gate.deny()
         if not gate.options:
-            return gate.answer(said)
-        if said.isdigit() and 0 < int(said) <= len(gate.options):
-            said = gate.options[int(said) - 1]
-        if said in gate.options:
-            return gate.answer(said)
+            return gate.answer(typed)
+        if typed.isdigit() and 0 < int(typed) <= len(gate.options):
+            typed = gate.options[int(typed) - 1]
+        if typed in gate.options:
+            return gate.answer(typed)
         print(f"One of 1 to {len(gate.options)}, please, or nothing to give no answer.")
 
 
 def _plan(gate: Asked) -> None:
-    said = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
-    match said.lower():
+    typed = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
+    match typed.lower():
         case "y" | "yes":
             gate.approve()
         case "" | "n" | "no":
             gate.deny()
         case _:
-            gate.answer(said)
+            gate.answer(typed)
 
 
 def _doubt(gate: Asked) -> None:
-    said = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
-    if said in ("y", "yes"):
+    typed = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
+    if typed in ("y", "yes"):
         gate.answer(input("What was its result? ").strip() or "It took effect.")
-    elif said in ("n", "no"):
+    elif typed in ("n", "no"):
         gate.approve()
     else:
         gate.deny()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.saying import AWAIT, say
+from weftline.cli.respond import AWAIT, respond
 from weftline.cli.where import URL, WORKSPACE
 
 
@@ -25,4 +25,4 @@ def command(ref: str, values: tuple[str, ...], url: str | None, workspace: str |
     options may be chosen, and one to each where several questions are asked.
     """
     value = values[0] if len(values) == 1 else list(values)
-    say(ref, {"outcome": "answered", "value": value}, url=url, workspace=workspace, db=db, as_json=as_json)
+    respond(ref, {"outcome": "answered", "value": value}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.saying import AWAIT, say
+from weftline.cli.respond import AWAIT, respond
 from weftline.cli.where import URL, WORKSPACE
 
 
@@ -41,14 +41,14 @@ def command(
 
     AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
     """
-    said: dict[str, Any] = {"outcome": "approved"}
+    answer: dict[str, Any] = {"outcome": "approved"}
     if args is not None:
-        said["args"] = _object(args)
+        answer["args"] = _object(args)
     if comment:
-        said["reason"] = comment
+        answer["reason"] = comment
     if remember:
-        said["remember"] = True
-    say(ref, said, url=url, workspace=workspace, db=db, as_json=as_json)
+        answer["remember"] = True
+    respond(ref, answer, url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 def _object(text: str) -> dict[str, Any]:

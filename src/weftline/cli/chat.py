@@ -108,8 +108,8 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
                 case CallOpened():
                     asked[event.call_id] = json.dumps(event.args, ensure_ascii=False)
                 case CallFinished():
-                    told = f"[{event.name} {asked.get(event.call_id, '')} -> {event.result}]"
-                    click.echo(styled(on_one_line(told, width), dim=event.ok, fg=None if event.ok else "red"))
+                    summary = f"[{event.name} {asked.get(event.call_id, '')} -> {event.result}]"
+                    click.echo(styled(on_one_line(summary, width), dim=event.ok, fg=None if event.ok else "red"))
                 case _:
                     pass
         return run.result().messages

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.saying import AWAIT, say
+from weftline.cli.respond import AWAIT, respond
 from weftline.cli.where import URL, WORKSPACE
 
 
@@ -23,4 +23,4 @@ def command(ref: str, reason: str, url: str | None, workspace: str | None, db: P
 
     AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
     """
-    say(ref, {"outcome": "denied", "reason": reason}, url=url, workspace=workspace, db=db, as_json=as_json)
+    respond(ref, {"outcome": "denied", "reason": reason}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -74,27 +74,27 @@ async def _asked(client: AsyncClient, filters: Mapping[str, str | None]) -> list
             return found
 
 
-def answer(ref: str, said: dict[str, Any], *, url: str | None, workspace: str | None, db: Path) -> dict[str, Any]:
+def answer(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path) -> dict[str, Any]:
     """`ref` is that of a list, or a run that asks one thing only."""
     if url is not None:
-        return asyncio.run(_answer_at_server(ref, said, url, workspace))
+        return asyncio.run(_answer_at_server(ref, body, url, workspace))
     run, _, id = ref.partition("/")
     if not id:
         run, id = _only(_in_store(workspace, db, {"run": run}), ref)
     else:
         run = asyncio.run(_completed(run, workspace, db))
-    return administer(db, "awaits.answer", run=run, id=id, said=said)
+    return administer(db, "awaits.answer", run=run, id=id, body=body)
 
 
-async def _answer_at_server(ref: str, said: dict[str, Any], url: str, workspace: str | None) -> dict[str, Any]:
+async def _answer_at_server(ref: str, body: dict[str, Any], url: str, workspace: str | None) -> dict[str, Any]:
     async with connected(url, workspace) as client:
         start, _, id = ref.partition("/")
         run = await ServerRuns(client).complete(start)
         if not id:
             run, id = _only(await _asked(client, {"run": run}), ref)
         path = f"/agent-runs/{quote(run, safe='')}/awaits/{quote(id, safe='')}"
-        body = json.dumps(said).encode()
-        return json.loads(await client.http.call("POST", path, body=body, idempotency_key=secrets.token_urlsafe(18)))
+        sent = json.dumps(body).encode()
+        return json.loads(await client.http.call("POST", path, body=sent, idempotency_key=secrets.token_urlsafe(18)))
 
 
 def _only(found: list[dict[str, Any]], ref: str) -> tuple[str, str]:

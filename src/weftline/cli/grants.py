@@ -33,7 +33,7 @@ def command(run_id: str, url: str | None, workspace: str | None, db: Path, as_js
         (
             f"{one['runId']}/{one['awaitId']}",
             one["name"],
-            one["by"],
+            one["byName"] or one["by"],
             "yes" if one["edited"] else "no",
             one["digest"][:8],
             ", ".join(use["toolUseId"] for use in one["used"]) or "not used",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LOCAL_WORKSPACE = "local"
 _GOODBYE_S = 5.0
-_MAX_SHOWN = 8
+_MAX_LISTED = 8
 
 
 class Asked(Struct, frozen=True):
@@ -156,7 +156,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
     async with connected(url, asked.workspace) as client:
         run: AsyncRun | None = None
 
-        def say() -> None:
+        def print_hint() -> None:
             where = f"{run.id} --url {url}" if run is not None else ""
             screen.note(
                 f"\nThe run goes on: weftline runs follow {where}\n"
@@ -188,7 +188,7 @@ async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
             await run.detach()
             return True
 
-        with Interrupts(say) as interrupts:
+        with Interrupts(print_hint) as interrupts:
             return await _until_left(follow(), interrupts.leaving, leave)
 
 
@@ -221,7 +221,7 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
     async with engine_here(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
         run_id, key = await _created(here, asked)
 
-        def say() -> None:
+        def print_hint() -> None:
             kept = f"To see it later: weftline runs show {run_id}{db_option(db)}\n" if db is not None else ""
             screen.note(f"\n{run_id} runs in this process.\n{kept}Press Ctrl-C again to cancel it.")
 
@@ -229,7 +229,7 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
             await here.engine.cancel(key, requested_by="command line")
             return True
 
-        with Interrupts(say) as interrupts:
+        with Interrupts(print_hint) as interrupts:
             following = _show(live_frames(here.engine, key, run_id), screen)
             return await _until_left(following, interrupts.leaving, leave)
 
@@ -295,8 +295,8 @@ def _with_candidates(message: str, candidates: Sequence[str]) -> str:
     """A refusal with the models that there are, unless it has suggested some already."""
     if not candidates or "Did you mean" in message:
         return message
-    more = ", …" if len(candidates) > _MAX_SHOWN else ""
-    return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_SHOWN])}{more}."
+    more = ", …" if len(candidates) > _MAX_LISTED else ""
+    return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_LISTED])}{more}."
 
 
 async def _show(frames: AsyncGenerator[Frame], screen: Screen) -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weftline.cli.control import COMMANDS as CONTROL
 from weftline.cli.output import DB, JSON, show_all, show_one
-from weftline.cli.telling import COMMANDS as TELLING
 from weftline.cli.where import URL, WORKSPACE, chosen_url
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
         click.echo("The run had already ended: nothing was cancelled.", err=True)
 
 
-for _one in TELLING:
+for _one in CONTROL:
     command.add_command(_one)
 
 

@@ -39,7 +39,7 @@ class Screen:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._streams = not as_json and is_terminal()
-        self._tells = not as_json and is_terminal(sys.stderr)
+        self._prints_notes = not as_json and is_terminal(sys.stderr)
         self._mid_line: TextIO | None = None
         """The stream whose last line is incomplete."""
 
@@ -64,23 +64,23 @@ class Screen:
             case TextDelta():
                 self._write(event.text, sys.stdout, visible=self._streams)
             case ThinkingDelta():
-                self._write(event.text, sys.stderr, visible=self._tells, dim=True)
+                self._write(event.text, sys.stderr, visible=self._prints_notes, dim=True)
             case TurnFinished():
                 self._end_line()
             case CallOpened():
-                self._tell(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
+                self._print_note(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
             case CallFinished(how="in_doubt"):
-                self._tell(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
+                self._print_note(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
             case CallFinished() if frame.type == "local_tool_result_in":
                 pass  # this or another client's own answer
             case CallFinished(ok=False) | ProviderCalled(status="failed"):
-                self._tell(f"  ✗ {text_of(frame.data, 'summary') or event.result}", fg="red")
+                self._print_note(f"  ✗ {text_of(frame.data, 'summary') or event.result}", fg="red")
             case CallFinished() | ProviderCalled():
-                self._tell(f"  → {text_of(frame.data, 'summary') or event.result}")
+                self._print_note(f"  → {text_of(frame.data, 'summary') or event.result}")
             case TurnRestarted():
-                self._tell("· the model is asked again; what it said in this turn does not count")
+                self._print_note("· the model is asked again; what it said in this turn does not count")
             case RunPaused():
-                self._tell("· paused" + (f": {event.reason}" if event.reason else ""))
+                self._print_note("· paused" + (f": {event.reason}" if event.reason else ""))
             case RunEnded():
                 self._show_end(event, frame)
             case _:
@@ -100,7 +100,7 @@ class Screen:
             case "failed":
                 reason = end.error or subtype_of(frame.type, frame.data)
                 click.echo(styled(f"weftline: The run failed: {clean(reason)}", sys.stderr, fg="red"), err=True)
-        self._tell(_summary(frame))
+        self._print_note(_summary(frame))
 
     def _write(self, text: str, stream: TextIO, *, visible: bool, **style: Any) -> None:
         if not visible or not (text := clean(text)):
@@ -110,8 +110,8 @@ class Screen:
         click.echo(styled(text, stream, **style), file=stream, nl=False)
         self._mid_line = None if text.endswith("\n") else stream
 
-    def _tell(self, text: str, **style: Any) -> None:
-        if self._tells:
+    def _print_note(self, text: str, **style: Any) -> None:
+        if self._prints_notes:
             self._end_line()
             click.echo(styled(on_one_line(text, _WIDTH), sys.stderr, **(style or {"dim": True})), err=True)
 

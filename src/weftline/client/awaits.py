@@ -106,14 +106,14 @@ class RunPeople:
             Forbidden: if that is for somebody else to say.
             NotFound: if the run has not asked this.
         """
-        said: dict[str, Any] = {"outcome": "approved"}
+        body: dict[str, Any] = {"outcome": "approved"}
         if args is not None:
-            said["args"] = dict(args)
+            body["args"] = dict(args)
         if remember is not False:
-            said["remember"] = remember
+            body["remember"] = remember
         if comment:
-            said["reason"] = comment
-        return await answer(self._http, self.id, await_id, said)
+            body["reason"] = comment
+        return await answer(self._http, self.id, await_id, body)
 
     async def deny(self, await_id: str, reason: str = "") -> Answered:
         """Does not allow a call, or does not answer a question. The model reads the reason."""
@@ -121,10 +121,10 @@ class RunPeople:
 
     async def answer(self, await_id: str, value: Any, *, labels: Mapping[str, str] | None = None) -> Answered:
         """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
-        said: dict[str, Any] = {"outcome": "answered", "value": value}
+        body: dict[str, Any] = {"outcome": "answered", "value": value}
         if labels:
-            said["labels"] = dict(labels)
-        return await answer(self._http, self.id, await_id, said)
+            body["labels"] = dict(labels)
+        return await answer(self._http, self.id, await_id, body)
 
     async def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
         """Lets what is under way come to its end; nothing begins after it until the run is resumed."""
@@ -134,36 +134,41 @@ class RunPeople:
         self, notes: str = "", *, messages: Sequence[str] = (), labels: Mapping[str, str] | None = None
     ) -> None:
         """Lets a paused run go on. The model reads `messages` before its next turn."""
-        said = {"notes": notes, "messages": list(messages), "labels": dict(labels or {})}
-        await _post(self._http, f"{_path(self.id)}/resume", said)
+        body = {"notes": notes, "messages": list(messages), "labels": dict(labels or {})}
+        await _post(self._http, f"{_path(self.id)}/resume", body)
 
     async def steer(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
         Returns the id of the message. The `labels` are kept with it in the log.
         """
-        return await say(self._http, self.id, text, mode="steer", labels=labels)
+        return await post_message(self._http, self.id, text, mode="steer", labels=labels)
 
     async def follow_up(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:
         """Hands a message to the run when it would otherwise end; returns its id."""
-        return await say(self._http, self.id, text, mode="follow_up", labels=labels)
+        return await post_message(self._http, self.id, text, mode="follow_up", labels=labels)
 
 
 class _Queued(Struct):
     id: str
 
 
-async def say(http: Http, run_id: str, text: str, *, mode: str, labels: Mapping[str, str] | None) -> str:
-    said = {"text": text, "mode": mode, "labels": dict(labels or {})}
+async def post_message(http: Http, run_id: str, text: str, *, mode: str, labels: Mapping[str, str] | None) -> str:
+    body = {"text": text, "mode": mode, "labels": dict(labels or {})}
     # So that the model does not read a message twice whose response got lost.
     key = secrets.token_urlsafe(18)
-    return decoded(await _post(http, f"{_path(run_id)}/messages", said, idempotency_key=key), _Queued).id
+    return decoded(await _post(http, f"{_path(run_id)}/messages", body, idempotency_key=key), _Queued).id
 
 
-async def answer(http: Http, run_id: str, await_id: str, said: Mapping[str, Any]) -> Answered:
+async def answer(http: Http, run_id: str, await_id: str, body: Mapping[str, Any]) -> Answered:
     path = f"{_path(run_id)}/awaits/{quote(await_id, safe='')}"
     # So that an answer whose response got lost can be sent again.
-    return decoded(await _post(http, path, said, idempotency_key=secrets.token_urlsafe(18)), Answered)
+    return decoded(await _post(http, path, body, idempotency_key=secrets.token_urlsafe(18)), Answered)
+
+
+async def provide(http: Http, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
+    path = f"{_path(run_id)}/tool-results/{quote(await_id, safe='')}"
+    await _post(http, path, {"results": list(results)}, idempotency_key=secrets.token_urlsafe(18))
 
 
 async def inbox(http: Http, query: Sequence[tuple[str, str]]) -> Page[Await]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from weftline.client.awaits import Answered, Await, answer, inbox
+from weftline.client.awaits import Answered, Await, answer, inbox, provide
 from weftline.client.budgets import AsyncBudgets
 from weftline.client.credentials import DEFAULT_BASE_URL, Credentials, TokenCallable, TokenSource, setting
 from weftline.client.ended import LoggedCall, LoggedGrant, calls, fork, grants, run_path
@@ -199,9 +199,13 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
+        a session's list has the runs of its subagents, too.
+        """
         query = _filters(status=status, sessionId=session_id, agentId=agent_id, limit=limit, cursor=cursor)
+        query += [("children", "true")] if children else []
         page = decoded(await self.http.call("GET", "/agent-runs", query=[*query, *_metadata(metadata)]), _Runs)
         return Page(page.runs, page.next_cursor)
 
@@ -254,14 +258,24 @@ class AsyncClient:
         remember: bool | Mapping[str, Any] = False,
     ) -> Answered:
         """Answers what a run asks people, without following it; see `AsyncRun.approve`, `deny` and `answer`."""
-        said: dict[str, Any] = {"outcome": outcome, "reason": reason}
+        body: dict[str, Any] = {"outcome": outcome, "reason": reason}
         if args is not None:
-            said["args"] = dict(args)
+            body["args"] = dict(args)
         if value is not None:
-            said["value"] = value
+            body["value"] = value
         if remember is not False:
-            said["remember"] = remember
-        return await answer(self.http, run_id, await_id, said)
+            body["remember"] = remember
+        return await answer(self.http, run_id, await_id, body)
+
+    async def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
+        """What came of the client-side calls of a turn, all together, without following the run.
+
+        Args:
+            await_id: `external_` and the number of the turn; the event `await_external_tools` has it, with the calls.
+            results: One for each call that waits for one, as the protocol has them: `{"toolUseId": …, "result": …}`,
+                or with an `error`. They are taken as a whole, or refused with all that is wrong with them.
+        """
+        await provide(self.http, run_id, await_id, results)
 
     async def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
         """The calls of a run in the order in which they were announced, with their keys, times and states."""

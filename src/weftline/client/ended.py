@@ -59,6 +59,8 @@ class LoggedGrant(Struct, frozen=True, rename="camel"):
     by: str
     at: datetime
     expires_at: datetime
+    by_name: str | None = None
+    """What people know whoever that is by, today: the name of the key or the app, the user's address."""
     kind: str = "confirm"
     """Or `doubt`: a call that a crash cut off was to be carried out again."""
     edited: bool = False

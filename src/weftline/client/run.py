@@ -249,7 +249,7 @@ class AsyncRun(RunPeople):
             await asyncio.wait([self._follower])
             return
         if self._owned:
-            await self._say_goodbye()
+            await self._send_goodbye()
         await self.detach()
 
     async def __aenter__(self) -> Self:
@@ -268,10 +268,10 @@ class AsyncRun(RunPeople):
             await asyncio.shield(self._news)
         except asyncio.CancelledError:
             if self._owned and not self._done:
-                await self._say_goodbye()
+                await self._send_goodbye()
             raise
 
-    async def _say_goodbye(self) -> None:
+    async def _send_goodbye(self) -> None:
         task = asyncio.get_running_loop().create_task(self._cancel_and_wait())
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
@@ -290,7 +290,7 @@ class AsyncRun(RunPeople):
         self._expiry = asyncio.get_running_loop().create_task(self._end_at_deadline())
 
     async def _end_at_deadline(self) -> None:
-        await self._say_goodbye()
+        await self._send_goodbye()
         if not self._done:
             self._failure = DeadlineExceeded(self.id, reason="deadline")
             await self.detach()
@@ -358,7 +358,7 @@ class AsyncRun(RunPeople):
             self._timer.cancel()
         if self._stream is not None:
             self._stream.close()
-        self._tell()
+        self._notify()
         try:
             await self._dispatcher.close()
             await self._tools.release()
@@ -430,7 +430,7 @@ class AsyncRun(RunPeople):
                 if frame.seq > self._position:
                     self._position = frame.seq
                     self._take_in(frame)
-            self._tell()
+            self._notify()
 
     def _take_in(self, frame: Frame) -> None:
         event = frame.event
@@ -467,9 +467,9 @@ class AsyncRun(RunPeople):
     def _delivery_failed(self, error: ToolDeliveryError) -> None:
         event = ToolDeliveryFailed(run_id=self.id, seq=self.last_seq, call_id=error.tool_use_id, error=error)
         self._frames.append(Frame(event=event, type="tool_delivery_failed", data={}))
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
         self._news = None

@@ -158,11 +158,20 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before."""
+        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
+        a session's list has the runs of its subagents, too.
+        """
         return self.wait(
             self._core.list_runs(
-                status=status, session_id=session_id, agent_id=agent_id, metadata=metadata, limit=limit, cursor=cursor
+                status=status,
+                session_id=session_id,
+                agent_id=agent_id,
+                metadata=metadata,
+                limit=limit,
+                cursor=cursor,
+                children=children,
             )
         )
 
@@ -241,6 +250,10 @@ class Client:
                 budgets=budgets,
             )
         )
+
+    def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
+        """What came of the client-side calls of a turn, all together; see `AsyncClient.provide`."""
+        self.wait(self._core.provide(run_id, await_id, results))
 
     def answer_await(
         self,

@@ -108,10 +108,31 @@ class AwaitConfirmation(Detail, frozen=True, tag="await_confirmation"):
 
 
 class AwaitExternalTools(Detail, frozen=True, tag="await_external_tools"):
-    """A call is for somebody outside to carry out. Its result is given under its own id."""
+    """Calls of a turn are for somebody outside to carry out. `items` has those that are open.
+
+    Their results are given together, or each under its own id.
+    """
 
     id: str
     items: tuple[dict[str, Any], ...] = ()
+
+
+class Paused(Detail, frozen=True, tag="run_paused"):
+    """The run stands still: everything else of its turn is done, and `awaits` have no answer yet.
+
+    These are the ids of awaits, and of calls that are for clients. A pause that somebody asked for is another event.
+    """
+
+    reason: str = "await"
+    requested_by: str = "runtime"
+    awaits: tuple[str, ...] = ()
+
+
+class Resumed(Detail, frozen=True, tag="run_resumed"):
+    """The last of these answers is there, or is not needed any more."""
+
+    notes: str = "await_completed"
+    requested_by: str = "runtime"
 
 
 class ToolAuthorization(Detail, frozen=True, tag="tool_authorization"):
@@ -127,15 +148,16 @@ class ToolAuthorization(Detail, frozen=True, tag="tool_authorization"):
 
 
 class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
-    """A call is carried out by a run of its own."""
+    """A call is carried out by a run of its own, of the agent `child_agent`."""
 
     name: str
     call_id: str
     child_id: str
+    child_agent: str = ""
 
 
 class ToolCallUpdated(Detail, frozen=True, tag="tool_call_updated"):
-    """A call has asked for another one: how many calls are expected below it by now."""
+    """A call's code, or its child run, has asked for further calls: how many are expected below it by now."""
 
     call_id: str
     name: str
@@ -187,6 +209,8 @@ AnyDetail: TypeAlias = (
     | AwaitQuestions
     | AwaitConfirmation
     | AwaitExternalTools
+    | Paused
+    | Resumed
     | ToolAuthorization
     | ChildRunLinked
     | ToolCallUpdated

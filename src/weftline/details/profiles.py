@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import get_args
 
 from weftline.details import AnyDetail
-from weftline.details.teller import type_of
+from weftline.details.projection import type_of
 from weftline.errors import InvalidRequest
 from weftline.suggestions import did_you_mean
 

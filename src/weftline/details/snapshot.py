@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from weftline.details import AnyDetail, AwaitClarification, AwaitConfirmation, AwaitQuestions, UsageRecorded
 from weftline.details import PhaseChanged as _PhaseChanged
-from weftline.details.teller import RunFacts, Teller
+from weftline.details.projection import DetailProjection, RunFacts
+from weftline.engine_options import AttributeValue, EngineOptions, RetryPolicy
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AwaitClosed,
@@ -78,6 +79,10 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     """When a model was first asked."""
     updated_at: int = 0
     labels: dict[str, str] = field(default_factory=dict[str, str])
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+    search_attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    task_queue: str = ""
+    retry_policy: RetryPolicy = RetryPolicy()
     last_message: str | None = None
     """What the model has said last."""
     awaits: tuple[Question, ...] = ()
@@ -93,6 +98,7 @@ class _Given(Struct):
     """What a plan has of these, whatever its version."""
 
     labels: dict[str, str] = {}
+    engine: EngineOptions | None = None
 
 
 _decode_given = Decoder(_Given).decode
@@ -102,20 +108,29 @@ class SnapshotFold:
     """Takes the facts of a run in their order."""
 
     def __init__(self, facts: RunFacts) -> None:
-        self._teller = Teller(facts)
+        self._projection = DetailProjection(facts)
         self._run = RunSnapshot(run_id=facts.run_id, agent=facts.agent, thread=facts.thread, turn_id=facts.turn_id)
         self._calls: dict[tuple[int, int], SnapshotCall] = {}
         self._children: dict[str, SnapshotChild] = {}
         self._awaits: dict[str, Question] = {}
 
     def take(self, head: Fact, body: bytes, *, seq: int, at: int) -> None:
-        for detail in self._teller.of_fact(head, body, seq=seq, at=at):
-            self._tell(detail)
+        for detail in self._projection.of_fact(head, body, seq=seq, at=at):
+            self._apply(detail)
         self._run = replace(self._run, updated_at=at)
         match head:
             case RunCreated():
                 given = _decode_given(bodies.decode_created(body).plan)
-                self._run = replace(self._run, created_at=at, labels=given.labels)
+                told = given.engine or EngineOptions()
+                self._run = replace(
+                    self._run,
+                    created_at=at,
+                    labels=given.labels,
+                    memo=told.memo,
+                    search_attributes=told.plain_attributes,
+                    task_queue=told.task_queue,
+                    retry_policy=told.retry_policy,
+                )
             case TurnCompleted():
                 text = bodies.decode_turn(body).message.text
                 if text:
@@ -145,7 +160,7 @@ class SnapshotFold:
             case _:
                 pass
 
-    def _tell(self, detail: AnyDetail) -> None:
+    def _apply(self, detail: AnyDetail) -> None:
         run = self._run
         match detail:
             case _PhaseChanged():

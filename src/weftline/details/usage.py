@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weftline.details import UsageRecorded
-from weftline.details.teller import RunFacts, Teller
+from weftline.details.projection import DetailProjection, RunFacts
 from weftline.kernel.entries import Fact
 from weftline.messages import Usage
 
@@ -22,10 +22,10 @@ KINDS = (
 
 def usage_by_model(heads: Iterable[Fact]) -> dict[str, Usage]:
     """Of the run's own calls, by the id of the model, from the heads of these entries in their order."""
-    teller = Teller(RunFacts(""))
+    projection = DetailProjection(RunFacts(""))
     used: dict[str, Usage] = {}
     for head in heads:
-        for detail in teller.of_fact(head, b"", seq=0, at=0):
+        for detail in projection.of_fact(head, b"", seq=0, at=0):
             if isinstance(detail, UsageRecorded):
                 used[detail.model] = used.get(detail.model, Usage()) + detail.usage
     return used

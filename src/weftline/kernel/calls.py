@@ -331,6 +331,11 @@ def await_id(turn: int, index: int, call: Call) -> str:
     return f"await_{turn}_{index}_{call.awaits + 1}"
 
 
+def external_id(turn: int) -> str:
+    """The id under which the calls of a turn that clients carry out are answered together."""
+    return f"external_{turn}"
+
+
 def next_waiting(calls: Sequence[Call], index: int) -> int:
     """The first server-side call from `index` on that has not begun; the number of calls if there is none."""
     while index < len(calls):

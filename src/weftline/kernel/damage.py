@@ -20,7 +20,16 @@ from weftline.kernel.entries import (
     TOOL_PROGRESS,
     decode_fact,
 )
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE, ArgsDelta, PromptNote, RunNote
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    RUN_NOTE,
+    ArgsDelta,
+    ChildNote,
+    PromptNote,
+    RunNote,
+)
 
 
 class _Delta(Struct, gc=False):
@@ -65,6 +74,7 @@ OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
     ARGS_DELTA: Decoder(list[ArgsDelta]).decode,
     RUN_NOTE: Decoder(list[RunNote]).decode,
     PROMPT_NOTE: Decoder(list[PromptNote]).decode,
+    CHILD_NOTE: Decoder(list[ChildNote]).decode,
 }  # pyright: ignore[reportAssignmentType]  # a list that is only counted
 
 

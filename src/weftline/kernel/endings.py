@@ -80,13 +80,38 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
     for index, call in enumerate(s.batch.calls):
         if call.stage == "closed" or index in skip:
             continue
-        if call.stage == "asked":
+        if told := said(s, index):
+            append += told
+        elif call.stage == "asked":
             append += blocked(s, index, how, closing)
         elif call.stage == "started" and _may_have_happened(call):
             append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
         else:
             append.append(closed(s, index, how, closing))
     return append
+
+
+def said(s: State, index: int) -> tuple[New, ...]:
+    """The result of a call if it is a person's word, and that has been given. It stands, whatever ends the run.
+
+    Empty if nobody has said anything, or what was said is that the call may run.
+    """
+    call = s.batch.calls[index]
+    if call.awaiting or not call.awaits:
+        return ()
+    match call.verdict:
+        case "answered" if call.stage == "asked":
+            return blocked(s, index, "answered", "")
+        case "denied" if call.stage == "asked":
+            return blocked(s, index, "denied", "")
+        case "answered":
+            return (closed(s, index, "returned", "", is_error=False),)
+        case "denied" if call.asked_back:
+            return (closed(s, index, "denied", ""),)
+        case "denied":
+            return (closed(s, index, "in_doubt", prompts.in_doubt(call.name)),)
+        case _:
+            return ()
 
 
 def _may_have_happened(call: Call) -> bool:

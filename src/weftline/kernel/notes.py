@@ -1,5 +1,6 @@
 """The part of the log's vocabulary that is on record and changes nothing: what hooks and providers note about a turn,
-and which prompts were rendered. These are observations: shown to those who ask, never folded.
+which prompts were rendered, and how many calls the child run of a call has made. These are observations: shown to those
+who ask, never folded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ PROMPT_NOTE = "note.prompt"
 """A prompt of the agent's was rendered. Body: `PromptNote`, one line."""
 
 
+CHILD_NOTE = "note.child"
+"""The child run of a call has asked for further calls. Body: `ChildNote`, one line."""
 ARGS_DELTA = "delta.args"
 """A piece of a call's arguments as the model writes them, in a run that asked for it. Body: `ArgsDelta`, one line."""
 
@@ -32,6 +35,14 @@ class PromptNote(Struct, omit_defaults=True):
     labels: dict[str, str] = {}
 
 
+class ChildNote(Struct, omit_defaults=True):
+    """`calls` is how many there are by now, of the child alone."""
+
+    call: str
+    name: str
+    calls: int
+
+
 class ArgsDelta(Struct, omit_defaults=True):
     """`call` is the provider's id for the call, and `name` the tool as the model knows it."""
 
@@ -43,5 +54,6 @@ class ArgsDelta(Struct, omit_defaults=True):
 
 
 decode_args_delta = Decoder(ArgsDelta).decode
+decode_child_note = Decoder(ChildNote).decode
 decode_run_note = Decoder(RunNote).decode
 decode_prompt_note = Decoder(PromptNote).decode

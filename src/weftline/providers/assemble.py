@@ -18,7 +18,7 @@ from typing import Any, ClassVar, final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, spoken_text
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, visible_text
 from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
 from weftline.providers.base import (
     CallArgs,
@@ -237,7 +237,7 @@ class Assembler:
     @property
     def text(self) -> str:
         """All text so far, without thinking."""
-        return spoken_text(self.message().parts)
+        return visible_text(self.message().parts)
 
     takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
         TextDelta: _take_delta,

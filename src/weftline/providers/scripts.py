@@ -23,7 +23,7 @@ from weftline.providers.base import ErrorClass
 DEFAULT_USAGE = Usage(input=10, output=5)
 
 TURN_KEYS = ("text", "deltas", "delay_ms", "thinking", "tool_calls", "finish_reason", "error", "usage", "loop")
-SAYS_SOMETHING = frozenset({"text", "deltas", "thinking", "tool_calls", "finish_reason", "error"})
+TURN_CONTENT = frozenset({"text", "deltas", "thinking", "tool_calls", "finish_reason", "error"})
 ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
 TEMPLATES = (
     "n",
@@ -139,8 +139,8 @@ def parse_script(value: object, *, name: str, source: str = "scripts") -> Script
 def _turn(value: object, place: _Place) -> Turn:
     fields = _object(value, place)
     _known(fields, TURN_KEYS, place)
-    if SAYS_SOMETHING.isdisjoint(fields):
-        place.refuse(f"the turn is empty: give one of {', '.join(sorted(SAYS_SOMETHING))}")
+    if TURN_CONTENT.isdisjoint(fields):
+        place.refuse(f"the turn is empty: give one of {', '.join(sorted(TURN_CONTENT))}")
     if "text" in fields and "deltas" in fields:
         place.refuse("has both 'text' and 'deltas'")
     deltas: Sequence[object] = (

@@ -48,7 +48,7 @@ class WholePairs:
         return () if held is None else (held._replace(data=whole_json(held.data)),)
 
     def _take(self, event: SseEvent, ready: list[SseEvent]) -> None:
-        if self._held is not None and _says_nothing(event.data):
+        if self._held is not None and _carries_nothing(event.data):
             return
         held, self._held = self._held, None
         data = event.data
@@ -68,7 +68,7 @@ class WholePairs:
             ready.append(event._replace(data=whole_json(data)))
 
 
-def _says_nothing(data: bytes) -> bool:
+def _carries_nothing(data: bytes) -> bool:
     """Whether this is a ping or an empty delta, in the words of any of the APIs."""
     if len(data) > _NOTHING_BYTES:
         return False

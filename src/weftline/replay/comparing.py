@@ -90,8 +90,8 @@ async def _read(log: LogReader, row: RunRow, *, upto: int) -> _Read:
                     active_before += head.active_us
                 if isinstance(head, TurnCompleted):
                     message = bodies.decode_turn(item.body).message
-                    said = (message.text, [(call.name, call.args) for call in message.calls])
-                    turns.append(bodies.encode(said))
+                    content = (message.text, [(call.name, call.args) for call in message.calls])
+                    turns.append(bodies.encode(content))
             case CallClosed():
                 calls += 1
                 if head.turn < upto:

@@ -20,8 +20,8 @@ from weftline.replay.format import (
     ExportedRow,
     HeaderLine,
     MessageLine,
-    SaidLine,
     ThreadLine,
+    ThreadMessageLine,
     encode_line,
     entry_line,
 )
@@ -72,8 +72,8 @@ async def export_thread_lines(
     about = ThreadLine(id, thread.name, thread.created_at, spec, thread.agent, metadata, by_name)
     yield digest.take(encode_line(about))
     runs = {one.key: ids.run_id(one.key, one.salt) for one, _ in rows}
-    for run, message in await records.read(threads.said_in(thread.key), heavy=True):
-        yield digest.take(encode_line(SaidLine(runs[run], Raw(message))))
+    for run, message in await records.read(threads.messages_of(thread.key), heavy=True):
+        yield digest.take(encode_line(ThreadMessageLine(runs[run], Raw(message))))
     async for line in _runs_and_contents(log, [one for one, _ in rows], digest, thread=thread.key):
         yield line
 

@@ -39,13 +39,14 @@ class ForkPoint(Struct, frozen=True):
 
     def continued(self, plan: RunPlan, *, message: str | None, requested_by: str = "") -> RunPlan:
         """A plan that goes on from here, perhaps with a message before the turn."""
-        said = (User.of(message),) if message is not None else ()
+        added = (User.of(message),) if message is not None else ()
         return replace(
             plan,
-            messages=(*self.messages, *said),
+            messages=(*self.messages, *added),
             given=len(self.messages),
             path=(),
             requested_by=requested_by,
+            engine=None,
         )
 
 
@@ -67,7 +68,7 @@ async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) 
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")
     recorded = StoredRun(log, row)
     history = messages_of(await recorded.history())
-    conversation = Conversation(plan.messages)
+    conversation = Conversation(plan.messages, result_limit_bytes=plan.model_result_limit_bytes)
     turns = 0
     async for item in recorded.facts():
         head = decode_fact.decode(item.head)

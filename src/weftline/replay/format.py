@@ -82,7 +82,7 @@ class ThreadLine(_Line, frozen=True, tag="thread"):
     by_name: bool = False
 
 
-class SaidLine(_Line, frozen=True, tag="said"):
+class ThreadMessageLine(_Line, frozen=True, tag="said"):
     run: str
     message: Raw
 
@@ -128,7 +128,9 @@ class EndLine(_Line, frozen=True, tag="end"):
     sha256: str
 
 
-Line: TypeAlias = HeaderLine | ThreadLine | SaidLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
+Line: TypeAlias = (
+    HeaderLine | ThreadLine | ThreadMessageLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
+)
 
 decode_line = Decoder(Line).decode
 _encode = Encoder().encode

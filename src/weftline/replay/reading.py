@@ -27,8 +27,8 @@ from weftline.replay.format import (
     MessageLine,
     Offered,
     OfferedLine,
-    SaidLine,
     ThreadLine,
+    ThreadMessageLine,
     decode_line,
     entry_line,
     stored,
@@ -52,7 +52,7 @@ class ExportedRun(Struct):
 
 class ExportedThread(Struct):
     line: ThreadLine
-    said: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    messages: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
     """Each message with the id of the run that left it there."""
 
 
@@ -136,11 +136,11 @@ class _Reader:
                 self._take_entry(line, encoded)
             case ThreadLine():
                 self._take_thread(line)
-            case SaidLine():
+            case ThreadMessageLine():
                 if self._thread is None:
                     raise self._wrong("there is a message of a thread that the file does not have")
                 self._run(line.run)
-                self._thread.said.append((line.run, bytes(line.message)))
+                self._thread.messages.append((line.run, bytes(line.message)))
             case MessageLine():
                 self._run(line.run).history.append(bytes(line.message))
             case BlobLine():
@@ -209,16 +209,16 @@ class _Reader:
 
     def _check_thread(self, thread: ExportedThread, named: set[str]) -> None:
         """What it says can be read and rests on the file alone. Its runs began with what was said before them."""
-        said = [message for _, message in thread.said]
+        messages = [message for _, message in thread.messages]
         try:
-            lost = blobs_of([decode_message(message) for message in said]) - named
+            lost = blobs_of([decode_message(message) for message in messages]) - named
         except UNREADABLE:
             raise self._wrong(f"the messages of {thread.line.id} cannot be read") from None
         if lost:
             raise self._wrong(f"no run of the file names the content {min(lost)} of the thread")
         for run in self._runs.values():
             pinned = [decode_fact.decode(item.head) for item in run.items if item.kind == "history.pinned"]
-            run.history = said[: max([head.upto for head in pinned if isinstance(head, HistoryPinned)], default=0)]
+            run.history = messages[: max([head.upto for head in pinned if isinstance(head, HistoryPinned)], default=0)]
 
     def _named(self, run: ExportedRun) -> set[str]:
         try:

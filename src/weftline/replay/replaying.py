@@ -63,7 +63,7 @@ from weftline.runtime.step import take_in, write_down
 from weftline.runtime.toolbox import RunName
 from weftline.store.base import Stored
 
-_SAID = ("invalid", "ask")
+_PIPELINE_FIELDS = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt"})
 
 
@@ -138,7 +138,8 @@ class _Replay:
         created, plan = await _beginning(self._recorded)
         known = self._known = await self._today.open(plan, _name(self._recorded, created))
         history = await self._recorded.history()
-        conversation = Conversation(plan.messages, size=input_bytes(plan))
+        limit = plan.model_result_limit_bytes
+        conversation = Conversation(plan.messages, size=input_bytes(plan), result_limit_bytes=limit)
         self._work = WorkingSet(self._recorded.run_id, plan, conversation)
         self._work.toolbox = known.toolbox
         # Without its thread the size of its requests is not what it was.
@@ -307,7 +308,7 @@ class _Replay:
                 found += differences(log, now, path=path)
                 if before[index] != after[index]:
                     found += differences(body_value(before[index]), body_value(after[index]), path=f"{path}.args")
-                found += differences(_said(body, index), _said(turn, index), path=path)
+                found += differences(_pipeline_fields(body, index), _pipeline_fields(turn, index), path=path)
         if not head.calls:
             problem = await misfit(self._work, body.message.text)
             found += differences({"problem": body.problem}, {"problem": problem})
@@ -335,7 +336,11 @@ class _Replay:
         if body.args != now.args:
             found += differences(body_value(body.args), body_value(now.args), path="call.args")
         before, after = (body.call.invalid, body.call.ask), (now.invalid, now.ask)
-        found += differences(dict(zip(_SAID, before, strict=True)), dict(zip(_SAID, after, strict=True)), path="call")
+        found += differences(
+            dict(zip(_PIPELINE_FIELDS, before, strict=True)),
+            dict(zip(_PIPELINE_FIELDS, after, strict=True)),
+            path="call",
+        )
         if found:
             self._diverge(item.kind, item.kind, found)
 
@@ -388,7 +393,7 @@ def _attempts(state: State, head: CallClosed | CallStarted | AwaitOpened) -> tup
     return (0,) if call.client is not None else (call.attempt or 1,)
 
 
-def _said(body: TurnBody, index: int) -> dict[str, object]:
+def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:
     """What the pipeline had to say about a call."""
     if index >= len(body.calls):
         return {"invalid": "", "ask": None}

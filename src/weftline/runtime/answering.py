@@ -34,7 +34,7 @@ from weftline.store.base import LogReader
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import misfit
 
-Said: TypeAlias = Literal["approved", "denied", "answered"]
+AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
 
 MAX_VALUE_BYTES = 2 * 1024 * 1024
 MAX_REASON_CHARS = 8 * 1024
@@ -52,7 +52,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
     """
 
-    outcome: Said
+    outcome: AnswerOutcome
     args: dict[str, Any] | None = None
     value: Any = None
     reason: str = ""
@@ -67,9 +67,9 @@ class Answer(Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """The same for the same answer."""
         try:
-            said = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
-            said = [*said, self.labels] if self.labels else said
-            return digest(canonical_value([*said, self.request] if self.request else said))
+            fields = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
+            fields = [*fields, self.labels] if self.labels else fields
+            return digest(canonical_value([*fields, self.request] if self.request else fields))
         except NotCanonical as error:
             raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
 

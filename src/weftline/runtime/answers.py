@@ -44,6 +44,7 @@ def closed_by_client(
         idempotency_key=idempotency_key,
         failure=failure,
         telemetry=output.telemetry,
+        bounds=output.bounds,
     )
     return Draft(with_failure(head, failure), body)
 

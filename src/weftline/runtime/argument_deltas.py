@@ -28,10 +28,10 @@ class ArgumentDeltas:
                 self._calls[chunk.key] = chunk.id or "", chunk.name
             elif isinstance(chunk, CallArgs):
                 pieces.setdefault(chunk.key, []).append(chunk.json)
-        told = [
+        deltas = [
             bodies.encode(ArgsDelta(*self._calls[key], whole("".join(texts)), self._turn, self._attempt))
             for key, texts in pieces.items()
             if key in self._calls and any(texts)
         ]
-        if told:
-            self._sink.emit(ARGS_DELTA, told)
+        if deltas:
+            self._sink.emit(ARGS_DELTA, deltas)

@@ -3,6 +3,9 @@
 The one process that owns the store decides here, on its loop, whether a call fits. What a run books is in its facts;
 it is added here at once, and in the store with those facts, in one transaction. A write that the store has dropped is
 undone here. So the sums are those of the logs at any time, and a process that begins reads them from the store.
+
+What a run gives back is free for its own next call at once, which fails with it if the write does, and for others once
+it is durable: theirs may be written although that write is lost.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from weftline.store.records import budgets
 
 Accounts: TypeAlias = tuple[str, ...]
 _NO_RULES: Mapping[str, BudgetRule] = {}
+_NO_SUMS = Sums()
 MAX_TIME_KEPT_US = 60_000_000
 """Long enough for most answers."""
 
@@ -70,11 +74,13 @@ NOTHING = Need()
 class _Use:
     """What is booked on one account. Days before the month of the latest booking are only in the total."""
 
-    __slots__ = ("days", "kept", "total")
+    __slots__ = ("days", "kept", "returning", "total")
 
     def __init__(self) -> None:
         self.total = Sums()
         self.days: dict[int, Sums] = {}
+        self.returning: dict[tuple[int, int], Sums] = {}
+        """What runs have given back in facts that are not durable yet, by run and day."""
         self.kept = NOTHING
         """What its run wants left for its final turn."""
 
@@ -97,6 +103,20 @@ class _Use:
             if day >= first:
                 found.add(sums)
         return found
+
+    def keep_back(self, one: Booking, run: int, *, sign: int) -> None:
+        sums = self.returning.setdefault((run, one.day), Sums())
+        sums.held_nusd += sign * max(-one.nusd - one.held_nusd, 0)
+        sums.held_tokens += sign * max(-one.tokens - one.held_tokens, 0)
+        sums.held_calls += sign * max(-one.calls - one.held_calls, 0)
+        if sums == _NO_SUMS:
+            del self.returning[run, one.day]
+
+    def on_its_way(self, unit: Unit, period: Period, today: int, *, run: int) -> int:
+        """What others than `run` have given back, and a lost write may take again."""
+        first = None if period == "total" else first_day(today, period)
+        mine = [sums for (by, day), sums in self.returning.items() if by != run and (first is None or day >= first)]
+        return sum([sums.of(unit)[1] for sums in mine])
 
 
 class Ledger:
@@ -138,9 +158,10 @@ class Ledger:
         own: str | None,
         final: Need | None,
         rules: Mapping[str, BudgetRule],
+        run: int,
         at: int,
     ) -> BudgetRefused | None:
-        """The nearest limit that a call does not fit; None if it fits all of them.
+        """The nearest limit that a call of `run` does not fit; None if it fits all of them.
 
         On the run's `own` account `final` has to fit as well, the turn that answers when nothing else may begin; None
         if this is that turn. What the runs above keep for theirs is not touched either.
@@ -160,6 +181,8 @@ class Ledger:
                 spent, reserved = (0, 0) if use is None else use.sums(limit.period, today).of(unit)
                 if not need.concerns(unit):
                     continue
+                if use is not None and use.returning:
+                    reserved += use.on_its_way(unit, limit.period, today, run=run)
                 asked = need.of(unit)
                 more = 0
                 if unit == "seconds":
@@ -233,6 +256,18 @@ class Ledger:
         for one in bookings:
             self._of(one.account).add(one.undone)
 
+    def keep_back(self, bookings: Iterable[Booking], *, run: int) -> None:
+        """Others get what these give back when `release` is called with the same."""
+        for one in bookings:
+            if _gives_back(one):
+                self._of(one.account).keep_back(one, run, sign=1)
+
+    def release(self, bookings: Iterable[Booking], *, run: int) -> None:
+        """The facts that these belong to are durable, or lost."""
+        for one in bookings:
+            if _gives_back(one) and one.account in self._use:
+                self._use[one.account].keep_back(one, run, sign=-1)
+
     def forget(self, account: str) -> None:
         """Its run has ended."""
         self._use.pop(account, None)
@@ -247,12 +282,12 @@ class Ledger:
 class Account:
     """Where the calls of one run are booked."""
 
-    __slots__ = ("_accounts", "_booked", "_parent", "_plan", "_thread", "_workspace", "ledger", "own", "rules")
+    __slots__ = ("_accounts", "_booked", "_parent", "_plan", "_thread", "_workspace", "key", "ledger", "own", "rules")
 
     def __init__(
         self, ledger: Ledger, *, key: int, workspace: int, thread: int | None, plan: RunPlan, parent: Parent | None
     ) -> None:
-        self.ledger = ledger
+        self.ledger, self.key = ledger, key
         self._booked: list[Booking] = []
         self._workspace, self._thread, self._plan, self._parent = workspace, thread, plan, parent
         self._accounts: Accounts | None = None
@@ -307,6 +342,7 @@ class Account:
                 used, active_us = used_by(before, head, held)
                 bookings += self._bookings(held, used, active_us, holds=-1)
         self.ledger.add(bookings)
+        self.ledger.keep_back(bookings, run=self.key)
         self._booked += bookings
 
     def taken(self) -> list[Booking]:
@@ -316,7 +352,16 @@ class Account:
 
     def take_back(self) -> None:
         """What was booked and not taken is not going to be in the log."""
-        self.ledger.undo(self.taken())
+        self.undo(self.taken())
+
+    def undo(self, bookings: Sequence[Booking]) -> None:
+        """The write that these belong to is lost."""
+        self.ledger.undo(bookings)
+        self.ledger.release(bookings, run=self.key)
+
+    def committed(self, bookings: Sequence[Booking]) -> None:
+        """The write that these belong to is durable."""
+        self.ledger.release(bookings, run=self.key)
 
     def _bookings(self, held: Held, used: Need, active_us: int, *, holds: int) -> list[Booking]:
         return [
@@ -334,6 +379,10 @@ class Account:
             )
             for account in held.on
         ]
+
+
+def _gives_back(one: Booking) -> bool:
+    return one.held_tokens < 0 or one.held_calls < 0 or one.held_nusd < 0
 
 
 def time_kept_us(limit: Limit) -> int:

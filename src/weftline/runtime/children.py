@@ -105,21 +105,32 @@ def as_result(tool: str, end: ChildEnd) -> ToolOutput:
     """What the model reads of a child run: its answer, or why there is none."""
     match end.status:
         case "succeeded":
-            return ToolOutput.of(end.text) if end.final is None else final_output(end.final)
+            return ToolOutput.of(end.text) if end.final is None else final_output(tool, end.final)
         case "failed":
             return ToolOutput.of(prompts.child_failed(tool, end.error or end.code), is_error=True)
         case "cancelled":
             return ToolOutput.of(prompts.child_cancelled(tool), is_error=True)
 
 
-def final_output(final: FinalResult) -> ToolOutput:
-    """What a child's terminal tool has returned, as the result of its parent's call."""
-    return ToolOutput(final.parts, telemetry=final.telemetry, bounds=final.bounds, server_data=final.server_data)
+def final_output(tool: str, final: FinalResult) -> ToolOutput:
+    """What a child's terminal tool has returned, as the result of its parent's call of `tool`."""
+    failure = final.failure
+    if failure is not None and failure.hint is not None:  # it is about this call now
+        failure = replace(failure, hint=replace(failure.hint, tool=tool))
+    return ToolOutput(
+        final.parts,
+        failure is not None,
+        failure=failure,
+        telemetry=final.telemetry,
+        bounds=final.bounds,
+        server_data=final.server_data,
+    )
 
 
 def child_write(run: LiveRun, plan: RunPlan, parent: Parent, *, key: int, epoch: int, at: int) -> tuple[str, Write]:
     """The id of a new child of `run`, and the write that creates it."""
-    new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id)
+    family = run.listed_under
+    new = NewRun(ids.new_salt(), run.workspace, plan.name, "{}", at, RULES, agent=plan.agent_id, family=family)
     head = RunCreated(RULES, plan.limits, parent=parent)
     carried = bodies.CarriedCall(
         run.state.batch.calls[parent.index].name, Raw(run.work.conversation.turn.args[parent.index])

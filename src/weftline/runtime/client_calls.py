@@ -6,20 +6,26 @@ claim is a fact, so that it holds after a restart and whatever process answers; 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from secrets import token_hex
 
-from weftline.errors import Conflict, InvalidRequest, NotFound, run_has_ended
+from msgspec import UNSET
+
+from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, WeftlineError, run_has_ended
 from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import encode
+from weftline.kernel.calls import external_id
 from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
 from weftline.kernel.leases import answerable, claimable, given_back
 from weftline.kernel.state import Question
+from weftline.messages import joined_text
+from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
 from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.engine import Leased
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
+from weftline.runtime.provided import Provided, made_of, open_calls, refusal, require_whole, was_provided
 from weftline.runtime.residents import Residents
 from weftline.runtime.step import offer_body
 from weftline.store.base import LogStore
@@ -54,8 +60,12 @@ class ClientCalls:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
         run = await self._residents.load(key)
+        question = None if run.state.ended else open_question(run.state, call_id)
+        if question is not None and not _is_of_client(run.work.plan, run.state.batch.calls[question.index].name):
+            output = await self._fitting(run, question, output)
+            run = await self._residents.load(key)
         state, lease = run.state, _digest(token)
-        question = None if state.ended else open_question(state, call_id)
+        question = None if state.ended or state.control.cancel else open_question(state, call_id)
         if question is None or not answerable(question, lease):
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if call_id in state.questions.ignored and not token:
@@ -71,6 +81,54 @@ class ClientCalls:
             run, question, output, message_id=message_id, idempotency_key=idempotency_key, lease=lease
         )
         await self._append(run, (closed,))
+        return True
+
+    async def _fitting(self, run: LiveRun, question: Question, output: ToolOutput) -> ToolOutput:
+        """The result of a call of a tool that says what it returns. Raises `InvalidRequest` if it does not fit."""
+        await self._open_tools(run)
+        call, text = run.state.batch.calls[question.index], joined_text(output.parts)
+        result = UNSET if output.is_error else text
+        one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
+        (made,) = await made_of((one,), {call.id: call.name}, run.work.toolbox)
+        if made.output is None:
+            raise refusal([Issue(field, fault) for field, fault in made.faults])
+        return made.output
+
+    async def provide(
+        self, key: int, await_id: str, results: Sequence[Provided], *, message_id: str, idempotency_key: str
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, under the id of that wait."""
+        self._log.require_well()
+        run = await self._residents.load(key)
+        if not _is_over(run):
+            await self._open_tools(run)
+            run = await self._residents.load(key)
+        names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
+        made = await made_of(results, names, run.work.toolbox)
+        run = await self._residents.load(key)
+        waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
+        leases = {one.call_id: _digest(one.token) for one in results}
+        try:
+            if not waiting:
+                raise self._not_waiting(run)
+            outputs = require_whole(run.state, results, made, leases=leases)
+        except WeftlineError:
+            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            ids = [one.call_id for one in results]
+            if ids and all(id in run.state.questions.ignored for id in ids):
+                return False
+            if idempotency_key and await was_provided(
+                self._store, key, results, run.work.toolbox, idempotency_key=idempotency_key
+            ):
+                return True
+            raise
+        closed = [
+            closed_by_client(
+                run, waiting[id], output, message_id=message_id, idempotency_key=idempotency_key, lease=leases[id]
+            )
+            for id, output in outputs.items()
+        ]
+        await self._append(run, tuple(closed))
         return True
 
     async def claim(self, key: int, call_id: str, *, lease_us: int, claim_id: str, by: str) -> Leased:
@@ -146,12 +204,29 @@ class ClientCalls:
     def _lost(self) -> Conflict:
         return Conflict("This lease has run out, or was given back.", code="lease_lost")
 
+    def _not_waiting(self, run: LiveRun) -> Conflict | NotFound:
+        return run_has_ended() if _is_over(run) else NotFound("The run has no such await.", code="unknown_await")
+
     def _gone(self, run: LiveRun, token: str) -> Conflict | NotFound:
         if run.state.ended or run.state.control.cancel:
             return run_has_ended()
         if token:
             return self._lost()
         return NotFound("No call of this run waits for a result under this id.", code="unknown_call")
+
+
+def _is_of_client(plan: RunPlan, name: str) -> bool:
+    """Whether it is a tool that the client has brought with it, of which nothing is known but its name."""
+    for ref in plan.tools:
+        if isinstance(ref, LocalRef | A2ALocalRef) and ref.name == name:
+            return True
+        if isinstance(ref, McpLocalRef) and any(entry.name == name for entry in ref.tools):
+            return True
+    return False
+
+
+def _is_over(run: LiveRun) -> bool:
+    return run.state.ended or bool(run.state.control.cancel)
 
 
 def _digest(token: str) -> str:

@@ -139,10 +139,10 @@ class _SummaryCall:
             # Half of a summary is better than none only if the run could not go on otherwise.
             return self.useless("truncated")
         body = bodies.SummaryBody(text, cut.kept, self.model.catalog_id)
-        shown = with_summary(span.messages, cut.upto, body)
-        if sum(map(message_bytes, shown)) >= sum(map(message_bytes, conversation.shown)):
+        visible = with_summary(span.messages, cut.upto, body)
+        if sum(map(message_bytes, visible)) >= sum(map(message_bytes, conversation.visible)):
             return self.useless("no_gain")
-        size = input_bytes(self._work.plan, messages=shown, system=conversation.system)
+        size = input_bytes(self._work.plan, messages=visible, system=conversation.system)
         used = spent(self.answer, estimate=self._state.compaction.estimate)
         head = ContextCompacted(
             self._number,

@@ -1,7 +1,7 @@
 """The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; requests are made from `shown`, which may have a summary in
+it is appended. Messages are only ever added at the end; requests are made from `visible`, which may have a summary in
 place of the older ones. `native` keeps each one of those as encoded for a provider.
 
 Thousands of runs may wait in memory for a driver, and the garbage collector goes through every list of theirs, even if
@@ -71,9 +71,11 @@ from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
 from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
 from weftline.runtime.latest_turn import LatestTurn
+from weftline.runtime.omitting import parts_within
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
+from weftline.tools.results import output_bytes
 
 _PARTS = (
     InstructionsRendered,
@@ -110,8 +112,9 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation:
-    def __init__(self, messages: Iterable[Message], *, size: int = 0) -> None:
-        """`size` is roughly the number of bytes that a model reads."""
+    def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
+        """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
+        self._result_limit_bytes = result_limit_bytes
         self.messages: list[Message] = list(messages)
         self._given = len(self.messages)
         """How many of them the run began with: its thread's history and its own input."""
@@ -155,7 +158,7 @@ class Conversation:
         """The same without a summary."""
         self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
         """The summary in force."""
-        self._shown: list[Message] | None = None
+        self._visible: list[Message] | None = None
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
@@ -175,14 +178,14 @@ class Conversation:
         return ""
 
     @property
-    def shown(self) -> list[Message]:
+    def visible(self) -> list[Message]:
         """What a request is made from. The same list, which grows, until a summary is made or taken back."""
         if self.compacted is None:
             return self.messages
-        if self._shown is None:
+        if self._visible is None:
             head, body = self.compacted
-            self._shown = with_summary(self.messages, head.upto, body)
-        return self._shown
+            self._visible = with_summary(self.messages, head.upto, body)
+        return self._visible
 
     @property
     def cut(self) -> Cut | None:
@@ -206,7 +209,7 @@ class Conversation:
 
         Calls, results and nudges are left out, and so is what the model said while it was still at work.
         """
-        said: list[Message] = []
+        messages: list[Message] = []
         answer = ""
         for message in self.messages[self._given :]:
             match message:
@@ -214,12 +217,12 @@ class Conversation:
                     answer = "" if message.calls else message.text
                 case User():
                     if not message.injected:
-                        said += [Assistant((Text(answer),)), message] if answer else [message]
+                        messages += [Assistant((Text(answer),)), message] if answer else [message]
                     answer = ""  # taken, or rejected
                 case _:
                     pass
-        said.append(Assistant((Text(self.last_text),)))
-        return said
+        messages.append(Assistant((Text(self.last_text),)))
+        return messages
 
     def estimate(self, tools: Toolbox) -> int:
         """A rough count of the tokens in a request with the whole conversation and these tools, at least 1."""
@@ -241,11 +244,11 @@ class Conversation:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         in_words = vision is False
         if not in_words and not self.contents:
-            return self.shown
-        shown = self._changed.setdefault(in_words, [])
+            return self.visible
+        changed = self._changed.setdefault(in_words, [])
         change = self._in_words if in_words else self._filled
-        shown += [_changed(message, change) for message in self.shown[len(shown) :]]
-        return shown
+        changed += [_changed(message, change) for message in self.visible[len(changed) :]]
+        return changed
 
     def native(self, model: str) -> list[bytes | None]:
         """The messages as encoded for a model so far; its provider adds those that are missing."""
@@ -272,13 +275,13 @@ class Conversation:
         self.messages[:0] = history
         self._given += len(self.messages) - before
         self.call_ids |= _call_ids(self.messages[: len(self.messages) - before])
-        self._show_anew()
+        self._reset_visible()
         self.size += size
         self._whole_size += size
 
-    def _show_anew(self) -> None:
+    def _reset_visible(self) -> None:
         """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
-        self._shown = None
+        self._visible = None
         self._native = {}
         self._changed = {}
 
@@ -340,11 +343,11 @@ class Conversation:
             case ContextCompacted():
                 self.compacted = head, bodies.decode_summary(body)
                 self.size = head.size
-                self._show_anew()
+                self._reset_visible()
             case ContextRestored():
                 self.compacted = None
                 self.size = self._whole_size
-                self._show_anew()
+                self._reset_visible()
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
@@ -377,11 +380,12 @@ class Conversation:
             self.unavailable = (*self.unavailable, head.name)
         if head.how not in _NOT_COUNTED:
             self.counts[head.name] = self.counts.get(head.name, 0) + 1
-        turn.close(head, closed)
+        shown = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
+        turn.close(head, closed, shown)
         if head.parent:
             return
         self.last_hint = turn.hints.get(head.index, self.last_hint)
-        self._grow(size)
+        self._grow(size if shown is closed.parts else output_bytes(shown))
         if (results := turn.all_results) is not None:
             self._add(results, 0)
             for text in turn.after_results:
@@ -440,8 +444,8 @@ class Conversation:
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
-        if self._shown is not None:
-            self._shown.append(message)
+        if self._visible is not None:
+            self._visible.append(message)
         self._grow(size)
 
     def _grow(self, size: int) -> None:

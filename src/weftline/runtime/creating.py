@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from weftline.engine_options import thread_fault
+from weftline.errors import Issue, invalid
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Parent, RunCreated
@@ -28,6 +30,7 @@ from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
+from weftline.store.records import threads
 
 _ENCODED_HERE_BYTES = 64 * 1024
 
@@ -89,12 +92,7 @@ class RunCreator:
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
     ) -> str:
-        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
-
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
-        `origin`.
-        """
+        """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
         once = self._once
         slot = None if idempotency is None else await once.take(workspace, idempotency)
@@ -105,6 +103,8 @@ class RunCreator:
                     once.release(slot)
                     return earlier
             await self.check(plan, workspace=workspace, thread=thread)
+            if plan.engine is not None:
+                await self._check_engine(plan, thread)
             plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
@@ -141,11 +141,20 @@ class RunCreator:
             await asyncio.shield(durable)
         return run.id
 
+    async def _check_engine(self, plan: RunPlan, thread: int | None) -> None:
+        """Raises `InvalidRequest` if the engine would be told of another thread than the run's."""
+        names: tuple[str, ...] = ()
+        if thread is not None and (row := await self._store.records.read(threads.by_key(thread))) is not None:
+            id = ids.session_id(row.key, row.salt)
+            names = (id, row.name) if plan.thread_keeps_all else (id,)
+        if fault := thread_fault(plan.engine, names):
+            raise invalid([Issue("search_attributes.SessionID", fault)])
+
     def _new_run(
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=size)
+        conversation = Conversation(plan.messages, size=size, result_limit_bytes=plan.model_result_limit_bytes)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}

@@ -124,15 +124,15 @@ def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[
 def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -> list[Message]:
     """The messages with the summary in place of those that it stands for."""
     cut = Cut(upto, summary.kept)
-    shown: list[Message] = []
+    visible: list[Message] = []
     placed = False
     for at, message in enumerate(messages):
         if not cut.left_out(at):
-            shown.append(message)
+            visible.append(message)
         elif not placed:
             placed = True
-            shown.append(User.of(prompts.summary(summary.text), injected=True))
-    return shown
+            visible.append(User.of(prompts.summary(summary.text), injected=True))
+    return visible
 
 
 def message_bytes(message: Message) -> int:
@@ -182,14 +182,14 @@ def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int
 def _lines(message: Message) -> list[str]:
     match message:
         case System():
-            return [prompts.was_told(message.content)]
+            return [prompts.instructions(message.content)]
         case User():
             texts = [one.text if isinstance(one, Text) else prompts.attachment(one.media_type) for one in message.parts]
-            say: Callable[[str], str] = prompts.runtime_said if message.injected else prompts.person_said
-            return [say("\n".join(texts))]
+            render: Callable[[str], str] = prompts.runtime_note if message.injected else prompts.user_message
+            return [render("\n".join(texts))]
         case Assistant():
-            said = [prompts.assistant_said(message.text)] if message.text else []
-            return said + [prompts.assistant_called(call.name, call.args) for call in message.calls]
+            lines = [prompts.assistant_message(message.text)] if message.text else []
+            return lines + [prompts.assistant_called(call.name, call.args) for call in message.calls]
         case ToolResults():
             return [prompts.tool_returned(one.name, one.text, is_error=one.is_error) for one in message.results]
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
-from weftline.kernel.entries import CallStarted, Parent, StateChanged, TimerFired
+from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -41,6 +41,7 @@ from weftline.runtime.code import RunCode
 from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
+from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
@@ -103,6 +104,8 @@ class Driver:
         self._opener = opener
         self._on_deadline = on_deadline
         self._new_child = new_child
+        self.on_calls: Callable[[LiveRun], None] | None = None
+        """Called when a child run has asked for calls, before they are durable."""
         self.stopping = False
         """Begins nothing more: no turn, no call."""
 
@@ -130,7 +133,7 @@ class Driver:
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
                     decided_on = run.state
-                    await self._tell(run, code)
+                    await self._notify_code(run, code)
                     if run.gone or self.stopping:
                         break
                     if run.state is not decided_on:  # a call has ended, say: it must not be carried out again
@@ -147,7 +150,7 @@ class Driver:
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
             if code is not None:
-                await self._tell(run, code)
+                await self._notify_code(run, code)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -165,7 +168,7 @@ class Driver:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
 
-    async def _tell(self, run: LiveRun, code: RunCode) -> None:
+    async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
         """Tells the agent's code what happened, and writes down what it wants to be remembered."""
         conversation = run.work.conversation
         await code.happened(run.driving.taken_facts(), messages=conversation.messages)
@@ -219,9 +222,13 @@ class Driver:
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
+        if state.ended and self._services.public_errors:
+            facts = in_public(facts, self._services.public_errors)
         account = run.work.account
         bookings = account.taken() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
+        if state.parent is not None and self.on_calls is not None and any(_asks(draft.head) for draft in facts):
+            self.on_calls(run)
         for host in run.work.hosts.values():
             host.look()
 
@@ -267,7 +274,8 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            if driving.tasks:
+            # One that failed while the agent's code was told something has nobody left to wake.
+            if driving.tasks and not any(map(_has_failed, driving.tasks.values())):
                 await driving.wake
         finally:
             driving.wake = None
@@ -418,6 +426,14 @@ def _is_finishing(run: LiveRun) -> bool:
         return False
     # What asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _asks(head: Fact) -> bool:
+    return isinstance(head, CallAsked) or (isinstance(head, TurnCompleted) and bool(head.calls))
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:

@@ -14,18 +14,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
-from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import (
     AwaitOutcome,
     CancelRequested,
     Fact,
 )
 from weftline.kernel.lease import LEASE_US
-from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -40,7 +38,7 @@ from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import Leased, Observer, Resumed
+from weftline.runtime.engine import CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -50,6 +48,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
+from weftline.runtime.provided import Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -59,7 +58,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import ServerTools, ToolSource
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
@@ -82,6 +81,7 @@ class EmbeddedEngine(StoredRuns):
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
+        public_errors: Mapping[str, str] | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -95,6 +95,7 @@ class EmbeddedEngine(StoredRuns):
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
+        self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._moving = asyncio.Event()
@@ -102,7 +103,17 @@ class EmbeddedEngine(StoredRuns):
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
-        self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
+        if not isinstance(given, Path | str):
+            self._store = given
+            return await self._open()
+        self._store = await open_store_off_loop(given)
+        try:
+            return await self._open()
+        except BaseException:
+            await self._store.close()  # it is nobody else's to close
+            raise
+
+    async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
@@ -117,7 +128,14 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             require_accepting=self.require_accepting,
         )
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
+        services = Services(
+            store.id,
+            self.clock,
+            Deadlines(),
+            self._model_timeout_s,
+            self._slow_turn_s,
+            public_errors=self._public_errors,
+        )
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(
@@ -141,7 +159,7 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
-        self._log, self._driver = self._residents.log, self._residents.driver
+        self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
@@ -258,36 +276,8 @@ class EmbeddedEngine(StoredRuns):
         """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
 
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        thread: int | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        origin: Origin | None = None,
-    ) -> str:
-        """Accepts a run durably and returns its id, or that of the run that was created under the same key before.
-
-        `sent` are the client's own bytes, given back in snapshots; `secrets` are the headers of the tools that the
-        server dials, sealed by the store's vault; `blobs` are the contents that the plan's messages name. A fork has an
-        `origin`.
-        """
-        return await self._creator.create(
-            workspace,
-            plan,
-            sent=sent,
-            thread=thread,
-            metadata=metadata,
-            idempotency=idempotency,
-            secrets=secrets,
-            blobs=blobs,
-            origin=origin,
-        )
+    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
+        return await self._creator.create(workspace, plan, **options)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
@@ -329,6 +319,20 @@ class EmbeddedEngine(StoredRuns):
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
+        )
+
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together."""
+        return await self._client_calls.provide(
+            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(
@@ -425,8 +429,8 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
-        say = self._interrupts.say
-        return await say(
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
         )
 
@@ -440,8 +444,10 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
     ) -> str:
         """Hands a message to the run when it would otherwise end."""
-        say = self._interrupts.say
-        return await say(key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key)
+        queue_message = self._interrupts.queue_message
+        return await queue_message(
+            key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
+        )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
@@ -461,8 +467,7 @@ class EmbeddedEngine(StoredRuns):
         await self._append_all(run, (Draft(head, body),))
 
     async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
-        self._driver.record(run, drafts)
-        self._residents.consider(run)
+        self._residents.append(run, drafts)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:

@@ -7,7 +7,7 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
+from weftline.runtime.provided import Provided
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -30,6 +31,22 @@ T = TypeVar("T")
 
 QUIET_BEATS = 3
 """A follower that has had nothing for so many beats in a row is woken: between two and three intervals, never more."""
+
+
+class CreateOptions(TypedDict, total=False):
+    """What a run may be created with in addition to its plan."""
+
+    sent: bytes | None
+    """The client's own bytes, returned in snapshots."""
+    thread: int | None
+    metadata: str
+    idempotency: IdempotencyKey | None
+    secrets: bytes | None
+    """The headers of the tools that the server dials, sealed by the store's vault."""
+    blobs: Sequence[Blob]
+    """The contents that the plan's messages name."""
+    origin: Origin | None
+    """Where a fork begins."""
 
 
 class EntryBatch:
@@ -103,7 +120,7 @@ class Follower(Protocol):
     """The last seq that the reader has received."""
     left: bool
     """Whether the reader has gone away."""
-    hears_below: bool
+    follows_below: bool
     """Whether an empty list also says that a run below this one has come further, or asks or was told something."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
@@ -163,22 +180,8 @@ class Engine(Protocol):
         """
         ...
 
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        thread: int | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        origin: Origin | None = None,
-    ) -> str:
-        """Accepts a run and returns its id. `sent` has the client's own bytes, returned in snapshots.
-
-        `blobs` are the contents that the plan's messages name. A fork has an `origin`.
+    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
+        """Accepts a run and returns its id, or that of the run that was created under the same key before.
 
         Raises `RateLimited` if too many runs of the workspace are queued.
         """
@@ -225,6 +228,24 @@ class Engine(Protocol):
 
         `token` is that of a lease. Raises `Conflict` (`lease_held`) if another client has claimed the call, and
         (`lease_lost`) if another client has taken it over.
+        """
+        ...
+
+    async def provide(
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        message_id: str = "",
+        idempotency_key: str = "",
+    ) -> bool:
+        """The results of all calls of a turn that wait for somebody outside, together: they are taken as a whole, in
+        the order of the calls. Returns False if the run was cancelled in the meantime.
+
+        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, `NotFound`
+        (`unknown_await`) if no call of this turn waits for a result, and `Conflict` (`run_terminal`) once it has ended;
+        the rest is as in `answer`.
         """
         ...
 

@@ -20,11 +20,12 @@ def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
     """
     for draft in drafts:
         if type(draft.head) is RunEnded and draft.head.status == "failed":
-            error = bodies.decode_ended(draft.body).error
+            ended = bodies.decode_ended(draft.body)
+            error = ended.full or ended.error
             token = current_run.set(work)  # a commit belongs to many runs
             code, model = draft.head.code or "error", draft.head.model
-            told = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
-            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=told)
+            extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
+            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=extra)
             current_run.reset(token)
 
 

@@ -57,20 +57,20 @@ async def require_somebody_else(
         steerers += await _steered_by(store, above.key)
         parent = above.state.parent
     requester = await person_of(requested_by)
-    told = {await person_of(name) for name in steerers}
-    if requester is None or None in told:
+    steered_by = {await person_of(name) for name in steerers}
+    if requester is None or None in steered_by:
         raise Forbidden("It is not known any more who requested the run: nobody may approve it.", code="four_eyes")
     person = await person_of(by)
     if person is None or person == requester:
         raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
-    if person in told:
+    if person in steered_by:
         raise Forbidden("Whoever told the run what to do may not approve its calls.", code="four_eyes")
 
 
 def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
     """Raises `Forbidden` for an approval with other arguments: nobody but the approver would have wanted that call."""
-    shown = run.work.conversation.turn.args[question.index : question.index + 1]
-    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(shown):
+    requested = run.work.conversation.turn.args[question.index : question.index + 1]
+    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(requested):
         raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
 
 
@@ -86,7 +86,7 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
     for fact in reversed(facts):
         head = decode_fact.decode(fact.head)
         if isinstance(head, AwaitClosed) and head.index != OF_RUN:
-            if _says_something(head, fact.body, plans):
+            if _has_content(head, fact.body, plans):
                 found.append(head.by)
             if head.outcome == "approved":
                 break
@@ -97,11 +97,11 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
     return found
 
 
-def _says_something(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
+def _has_content(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
     """Whether whoever closed an await is a person who has told the model something."""
     if head.by.startswith(_CODE):
         return False
     if head.outcome == "approved" and head.id in plans and body:
-        said = decode_answer(body)
-        return said.value is not UNSET or bool(said.reason)
+        answer = decode_answer(body)
+        return answer.value is not UNSET or bool(answer.reason)
     return head.outcome == "answered"

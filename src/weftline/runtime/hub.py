@@ -44,7 +44,7 @@ class Subscription:
         "_waiter",
         "behind",
         "ended",
-        "hears_below",
+        "follows_below",
         "last_seq",
         "left",
         "run",
@@ -73,7 +73,7 @@ class Subscription:
         self._batches: list[EntryBatch] = []
         self._size = 0
         self._tick = False
-        self.hears_below = False
+        self.follows_below = False
         self._news_below = False
         self._quiet = 0
         """Beats since the reader was given anything."""
@@ -140,9 +140,9 @@ class Subscription:
             self._tick, self._quiet = True, 0
             self.wake()
 
-    def tell_below(self) -> None:
+    def notify_below(self) -> None:
         """Wakes a reader that wants to hear of the runs below this one."""
-        if self.hears_below:
+        if self.follows_below:
             self._news_below = True
             self.wake()
 
@@ -285,9 +285,9 @@ class Hub:
             items = [Stored(1, item.at, item.kind, item.head, item.body, item.count) for item in child.items]
             size = sum([item.size for item in items])
             run_id = ids.run_id(child.key, child.new.salt)
-            self._tell(EntryBatch(run_id, items, size=size, last_seq=len(items), ended=False))
+            self._notify_observers(EntryBatch(run_id, items, size=size, last_seq=len(items), ended=False))
 
-    def _tell(self, batch: EntryBatch) -> None:
+    def _notify_observers(self, batch: EntryBatch) -> None:
         for observer in tuple(self._observers):
             try:
                 observer(batch)
@@ -297,17 +297,17 @@ class Hub:
     def publish(self, run: int, batch: EntryBatch, *, workspace: int) -> None:
         """Called once per flush and run, on the loop, after the commit."""
         if self._observers:
-            self._tell(batch)
+            self._notify_observers(batch)
         self._recent.add(run, batch, workspace=workspace)
         topic = self._topics.get(run)
         if topic is not None:
             for subscription in tuple(topic):
                 subscription.push(batch)
 
-    def tell_below(self, root: int) -> None:
+    def notify_below(self, root: int) -> None:
         """A run below this one has come further, or asks or was told something."""
         for subscription in self._topics.get(root, ()):
-            subscription.tell_below()
+            subscription.notify_below()
 
     def forget(self, run: int | None = None) -> None:
         """Drops the run, or all runs, from memory. Readers continue from the log."""

@@ -89,8 +89,8 @@ def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
 def as_fact(inherited: Inherited, work: WorkingSet) -> Draft:
     """The fact that takes a summary over. Nothing was asked for it, and it costs nothing."""
     conversation, tools = work.conversation, work.toolbox or EMPTY
-    shown = with_summary(conversation.messages, inherited.upto, inherited.body)
-    size = input_bytes(work.plan, messages=shown, system=conversation.system)
+    visible = with_summary(conversation.messages, inherited.upto, inherited.body)
+    size = input_bytes(work.plan, messages=visible, system=conversation.system)
     head = ContextCompacted(
         0,
         inherited.upto,

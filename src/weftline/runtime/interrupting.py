@@ -61,23 +61,30 @@ class Interrupts:
     async def resume(
         self, key: int, *, notes: str, requested_by: str, labels: Mapping[str, str] | None, messages: Sequence[str]
     ) -> None:
-        run = await self._load(key)
+        """Lets a paused run go on, after those below it: whoever got no answer can ask for all of it again."""
+        run = await self._paused(key, messages=len(messages))
+        for child in run.state.open_children:
+            with suppress(Conflict, NotFound):
+                await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
+        run = await self._paused(key, messages=len(messages))
         head = RunResumed(notes, requested_by)
-        if not accepts(run.state, head):
-            await self._settled(run)
-            raise Conflict("The run is not paused.", code="not_paused")
-        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
-            raise _full()
         queued = [
             Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
             for place, text in enumerate(messages)
         ]
         await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
-        for child in run.state.open_children:
-            with suppress(Conflict, NotFound):
-                await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
 
-    async def say(
+    async def _paused(self, key: int, *, messages: int) -> LiveRun:
+        """A run that can be resumed with so many messages."""
+        run = await self._load(key)
+        if not run.state.control.paused:
+            await self._settled(run)
+            raise Conflict("The run is not paused.", code="not_paused")
+        if len(run.state.control.queue) + messages > MAX_QUEUED:
+            raise _full()
+        return run
+
+    async def queue_message(
         self,
         key: int,
         text: str,
@@ -93,10 +100,11 @@ class Interrupts:
         sent = QueuedBody((Text(text),), message_id, by, dict(labels or {}))
         if idempotency_key:
             sent.request = _digest(by, idempotency_key)
-            earlier = await self._earlier(run, sent, mode)
-            if earlier is not None:
-                return earlier
-            run = await self._load(key)
+            looked_at = None
+            while run is not looked_at:  # it may have left memory meanwhile, and have heard the same since
+                if (earlier := await self._earlier(run, sent, mode)) is not None:
+                    return earlier
+                looked_at, run = run, await self._load(key)
         head = MessageQueued(message_id_of(run), mode)
         if not accepts(run.state, head):
             raise _full()

@@ -10,7 +10,7 @@ from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, ClosedBody, EndedBody, GatedBody, TurnBody, TurnCall
 from weftline.kernel.entries import AwaitClosed, CallAsked, CallClosed, ChildEnded, How, TurnCompleted
-from weftline.messages import ToolResult, ToolResults, joined_text
+from weftline.messages import ToolResult, ToolResults, UserPart, joined_text
 from weftline.outcome import Bounds
 
 _AS_ASKED = TurnCall()
@@ -135,7 +135,8 @@ class LatestTurn:
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
 
-    def close(self, head: CallClosed, closed: ClosedBody) -> None:
+    def close(self, head: CallClosed, closed: ClosedBody, visible: tuple[UserPart, ...]) -> None:
+        """`visible` is what the model reads of the result."""
         if head.id in self._may_end_run:
             self.finals[head.id] = closed
         if head.parent:
@@ -143,7 +144,7 @@ class LatestTurn:
             refused = head.is_error or head.how not in _WITH_ANSWER
             self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
             return
-        self.results[head.index] = ToolResult(head.id, head.name, closed.parts, head.is_error)
+        self.results[head.index] = ToolResult(head.id, head.name, visible, head.is_error)
         if closed.bounds is not None and closed.bounds.truncated:
             self.bounds[head.index] = closed.bounds
         if head.is_error:

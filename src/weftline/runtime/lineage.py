@@ -15,6 +15,7 @@ from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
+from weftline.kernel.notes import ChildNote
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import unsupported
@@ -58,7 +59,7 @@ class Lineage:
         self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
-    async def unheard(self, parent: LiveRun) -> list[Draft]:
+    async def undelivered_ends(self, parent: LiveRun) -> list[Draft]:
         """The facts about children that ended while their parent was not in memory.
 
         What ends while this looks is looked at again: nobody will tell it once more.
@@ -91,6 +92,15 @@ class Lineage:
                 logger.warning("the child run %s is left alone: %s", child, error.message)
             else:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
+
+
+def calls_of(child: LiveRun, parent: LiveRun) -> bytes | None:
+    """What the parent's log says when the child has asked for more calls: how many there are by now."""
+    link, calls = child.state.parent, parent.state.batch.calls
+    if link is None or link.index >= len(calls) or calls[link.index].child != child.id:
+        return None
+    count = child.work.conversation.closed + child.state.batch.unclosed
+    return bodies.encode(ChildNote(calls[link.index].id, calls[link.index].name, count))
 
 
 def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:

@@ -215,6 +215,7 @@ class WorkingSet:
         self.store_id = ""
         """Of the store that the run is in, once it is opened."""
         self.session_id: str | None = None
+        """Of the thread that it belongs to; that of a child run is the topmost run's."""
         self.account: Account | None = None
         """Where what it spends is booked; None where nothing is, as in a replay."""
         self.answering: Assembler | None = None
@@ -267,6 +268,7 @@ class Driving:
 class LiveRun:
     __slots__ = (
         "driving",
+        "family",
         "key",
         "log",
         "new",
@@ -279,11 +281,21 @@ class LiveRun:
     )
 
     def __init__(
-        self, key: int, *, workspace: int, thread: int | None, log: RunLog, work: WorkingSet, behind: bool = False
+        self,
+        key: int,
+        *,
+        workspace: int,
+        thread: int | None,
+        log: RunLog,
+        work: WorkingSet,
+        family: int | None = None,
+        behind: bool = False,
     ) -> None:
         self.key = key
         self.workspace = workspace
         self.thread = thread
+        self.family = family
+        """Of a child run: the thread that the topmost run above it is on."""
         self.log = log
         self.work = work
         self.driving = Driving()
@@ -296,6 +308,11 @@ class LiveRun:
     @property
     def id(self) -> str:
         return self.work.run_id
+
+    @property
+    def listed_under(self) -> int | None:
+        """The thread that it belongs to, directly or through the runs above it."""
+        return self.family if self.thread is None else self.thread
 
     @property
     def parent(self) -> int | None:

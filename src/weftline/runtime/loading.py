@@ -70,7 +70,15 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
     log.started_at, log.ended_at, log.latest = row.started_at, row.ended_at, row.started_at or row.created_at
-    run = LiveRun(row.key, workspace=row.workspace, thread=row.thread, log=log, work=work, behind=row.queued)
+    run = LiveRun(
+        row.key,
+        workspace=row.workspace,
+        thread=row.thread,
+        family=row.family,
+        log=log,
+        work=work,
+        behind=row.queued,
+    )
     return run, row
 
 
@@ -109,7 +117,7 @@ def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
-    conversation = Conversation([*history, *plan.messages], size=size)
+    conversation = Conversation([*history, *plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
     conversation.digests = plan.digests
     conversation.replay(loaded.conversation)
     return plan, conversation

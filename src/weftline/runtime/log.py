@@ -148,6 +148,8 @@ class Log:
                 write.wakes = run.parent
             elif kind is RunCreated:
                 log.latest = at
+                if run.new is not None:
+                    run.new.created_at = at
             elif type(head) is AwaitOpened:
                 write.awaits.append(_new_await(run, head, body, at, state=state))
             elif type(head) is AwaitClosed:
@@ -172,8 +174,13 @@ class Log:
             write.closes = None if account is None else account.own
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Queues observations of one kind, one seq each. They change neither state nor version."""
+        """Queues observations of one kind, one seq each. They change neither state nor version.
+
+        Nothing is added to a run that has ended: work that refuses to stop may go on for longer than its run.
+        """
         log = run.log
+        if log.state.ended:
+            return
         write = log.pending or self._touch(run)
         for some in _rows(encoded):
             joined = b"\n".join(some)
@@ -202,6 +209,9 @@ class Log:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
+        if run.residency is GONE and run.log.idle and run.log.durable < seq:
+            future.set_exception(_not_accepting())  # it was dropped: nobody is going to write that
+            return future
         waiter = Waiter(seq, future, outside)
         if run.log.waiters is None:
             run.log.waiters = [waiter]
@@ -375,6 +385,8 @@ class Log:
             if result.outcome == "ok":
                 log.row_version, log.row_due = write.version, write.due_at
                 log.durable, log.flight_size = log.flight_seq, 0
+                if write.bookings and run.work.account is not None:
+                    run.work.account.committed(write.bookings)
                 if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
                     _wake(log)
             elif result.outcome == "refused":
@@ -388,7 +400,10 @@ class Log:
             self._is_well()
         for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
             if result.outcome == "ok":
-                self._observer.committed(run, write, heads, result, size=size)
+                try:
+                    self._observer.committed(run, write, heads, result, size=size)
+                except Exception:  # nothing is wrong with the other runs of this commit
+                    logger.exception("run %s: what follows from a commit failed", run.id)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
@@ -398,8 +413,7 @@ class Log:
         for run, write, heads in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
-                error = Unavailable("The store is not accepting writes at the moment.", retry_after_s=2)
-                self._drop(run, write, error)
+                self._drop(run, write, _not_accepting())
                 continue
             later = log.pending
             log.pending = write
@@ -478,13 +492,17 @@ class Log:
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
 
 
+def _not_accepting() -> Unavailable:
+    return Unavailable("The store is not accepting writes at the moment.", retry_after_s=2)
+
+
 def _unbook(run: LiveRun, *writes: Write | None) -> None:
     """What these would have spent and reserved is not going to be in the log."""
     account = run.work.account
     if account is not None:
         for write in writes:
             if write is not None and write.bookings:
-                account.ledger.undo(write.bookings)
+                account.undo(write.bookings)
 
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:

@@ -41,6 +41,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
@@ -59,7 +60,8 @@ MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 AGENT_ERROR = "agent_error"
 """The class of a failure that is the agent's own code's, not the provider's."""
-_PROVIDER_ID_BYTES = 128
+_MAX_ID_BYTES = 256
+"""What answers may name a call by."""
 
 
 async def call_model(
@@ -197,7 +199,8 @@ class _ModelCall:
             active_us=self._active_us(),
         )
         message = error.message or "The model call failed."
-        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
+        causes = kept_causes(error)
+        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s, causes)
         return Outcome(Draft(head, bodies.encode(body)))
 
     def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:
@@ -361,7 +364,7 @@ def _request(
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
-        cache_key=work.session_id or work.run_id,
+        cache_key=work.run_id if work.plan.path else work.session_id or work.run_id,
         max_output_tokens=_max_output_tokens(command, state, work),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -426,7 +429,10 @@ def _unfenced(message: Assistant) -> Assistant:
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
-    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing."""
+    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing.
+
+    Such a call is named by its place, which no other call of the run has.
+    """
     if not message.calls:
         return message
     taken = set(conversation.call_ids)
@@ -435,7 +441,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     for part in message.parts:
         if isinstance(part, ToolCall):
             identity = part.id
-            if not identity or identity in taken or len(identity) > _PROVIDER_ID_BYTES:
+            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
                 identity = f"call_{turn}_{index}"
                 while identity in taken:
                     identity += "_"

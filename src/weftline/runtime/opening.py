@@ -119,8 +119,8 @@ class RunOpener:
         # Its own driver and those of its children may want it at the same time.
         async with self._making.setdefault(run.key, asyncio.Lock()):
             work.workspace_slug = await self._names.workspace(run.workspace)
-            if run.thread is not None:
-                work.session_id = await self._names.session(run.thread)
+            if run.listed_under is not None:
+                work.session_id = await self._names.session(run.listed_under)
             if work.toolbox is None:
                 who = RunName(
                     run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent

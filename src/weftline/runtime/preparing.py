@@ -26,6 +26,7 @@ from weftline.runtime.injecting import injecting
 from weftline.runtime.live import WorkingSet, is_being_cancelled
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.services import Services
+from weftline.runtime.shaping import shaped_call
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
@@ -42,6 +43,7 @@ from weftline.tools.base import (
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
+from weftline.tools.shaping import refused_by, shaping_of
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +112,17 @@ async def prepare_call(
     if tool is None or (hidden and not parent):
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
+    shaping = shaping_of(tool)
     tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
-    prepared = await _prepared(tool, call, work, services, code)
+    refused: _Misfit | None = None
+    if shaping is not None and shaping.adapt is not None:
+        try:
+            shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
+            call = replace(call, args=shaping.adapted(shaped))
+        except Exception as error:
+            logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
+            refused = _Misfit(*refused_by(call.name, error))
+    prepared = refused or await _prepared(tool, call, work, services, code)
     misfit = prepared if isinstance(prepared, _Misfit) else None
     args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
     verdict = "ok" if misfit is None else "invalid"

@@ -33,17 +33,17 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     texts = _after_results(conversation, toolbox)
     if not texts:
         return request
-    return _with_message(request, _said(texts), at=len(request.messages))
+    return _with_message(request, _joined(texts), at=len(request.messages))
 
 
 def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
     """Those of the run's own, at the head of the instructions or beside the last message of the user."""
     first = [one.text for one in reminders if one.attachment == "run_start"]
     if first:
-        said = _said(first)
-        request = replace(request, system=f"{said}\n\n{request.system}" if request.system else said)
+        text = _joined(first)
+        request = replace(request, system=f"{text}\n\n{request.system}" if request.system else text)
     beside = [one.text for one in reminders if one.attachment == "user_turn"]
-    return _with_message(request, _said(beside), at=_place(request.messages)) if beside else request
+    return _with_message(request, _joined(beside), at=_place(request.messages)) if beside else request
 
 
 def _place(messages: Sequence[Message]) -> int:
@@ -56,7 +56,7 @@ def _place(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-def _said(texts: Sequence[str]) -> str:
+def _joined(texts: Sequence[str]) -> str:
     return "\n".join([prompts_failure.reminder(text) for text in texts])
 
 

@@ -80,7 +80,9 @@ def _held(
     ledger, rules = account.ledger, account.rules
     day = day_of(at)
     if begins is None:
-        refused = ledger.refusal(accounts, Need(calls=calls), own=account.own, final=NOTHING, rules=rules, at=at)
+        refused = ledger.refusal(
+            accounts, Need(calls=calls), own=account.own, final=NOTHING, rules=rules, run=account.key, at=at
+        )
         return refused or Held(day, accounts, calls=1)
     model = _model(begins, state, work)
     if model is None:
@@ -93,12 +95,12 @@ def _held(
     is_last = type(begins) is AttemptStarted and begins.final
     final = None if is_last else _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
     need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
-    refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, at=at)
+    refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, run=account.key, at=at)
     while refused is not None and is_last and output > LEAST_TOKENS and work.plan.sampling.max_output_tokens is None:
         # Nobody asked for an answer that long: a shorter one is better than none.
         output = max(output // 2, LEAST_TOKENS)
         need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
-        refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, at=at)
+        refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, run=account.key, at=at)
     if refused is not None:
         return replace(refused, final=is_last)
     if account.own is not None:

@@ -33,11 +33,11 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
     if answer.complete and reported.input > 0 and reported.output > 0:
         return Spent(reported)
     streamed = _output_tokens(answer)
-    if answer.complete and _says_something(reported):
+    if answer.complete and _is_reported(reported):
         # One of the two was not counted: no answer is without input, and this may have output.
         known = replace(reported, input=reported.input or estimate, output=reported.output or streamed)
         return Spent(known, known != reported)
-    if _says_something(reported):
+    if _is_reported(reported):
         # Some APIs begin with a count of the input and a token or so, and report the output at the end, which did not
         # come.
         is_last = not streamed or streamed < reported.output
@@ -47,7 +47,7 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
     return NOTHING
 
 
-def _says_something(usage: Usage) -> bool:
+def _is_reported(usage: Usage) -> bool:
     """Every answer has input or output: a report of neither is a server that does not count."""
     return usage.input > 0 or usage.output > 0
 

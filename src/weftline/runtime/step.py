@@ -40,14 +40,16 @@ from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime import compacting
-from weftline.runtime.awaits import await_body, said
+from weftline.runtime.awaits import answer_text, await_body
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
 from weftline.runtime.reserving import budget_body, weighed
+from weftline.runtime.shaping import shaped_result
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
+from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
@@ -231,12 +233,10 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
 
 def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
     """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
-    if head.index in work.conversation.turn.answers and (words := said(state.batch.calls[head.index], head, work)):
-        head = replace(head, is_error=False)
-        parts: tuple[UserPart, ...] = (Text(words),)
-        if size := size_of(work, parts):
-            head = replace(head, size=size)
-        return Draft(head, closed_body(work, head.index, parts))
+    if head.index in work.conversation.turn.answers and (
+        words := answer_text(state.batch.calls[head.index], head, work)
+    ):
+        return _answered(work, head, words)
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
         text = prompts_people.NOT_ANSWERED
@@ -244,7 +244,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
     head = with_failure(head, failure)
     gated = work.conversation.turn.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
     if gated is None or not gated.parts:
-        parts = (Text(text or work.conversation.turn.asked(head.index).invalid),)
+        parts: tuple[UserPart, ...] = (Text(text or work.conversation.turn.asked(head.index).invalid),)
     else:
         parts = gated.parts
         if gated.is_error != head.is_error:
@@ -253,6 +253,26 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
         head = replace(head, size=size)
     bounds = None if gated is None or head.is_error else gated.bounds
     return Draft(head, closed_body(work, head.index, parts, failure=failure, bounds=bounds))
+
+
+def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
+    """A call whose result is what a person said."""
+    output = ToolOutput.of(words)
+    if head.how in ("answered", "returned"):
+        output = shaped_result(output, work, turn=head.turn, index=head.index, id=head.id, name=head.name)
+    head = replace(head, is_error=output.is_error)
+    if size := size_of(work, output.parts):
+        head = replace(head, size=size)
+    body = closed_body(
+        work,
+        head.index,
+        output.parts,
+        failure=output.failure,
+        telemetry=output.telemetry,
+        bounds=None if output.is_error else output.bounds,
+        server_data=output.server_data,
+    )
+    return Draft(with_failure(head, output.failure), body)
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
@@ -284,7 +304,7 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     if state.parent is not None:  # for the result of its parent's call
         ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
-            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data)
+            ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data, last.failure)
     if work.plan.labels:
         ended.labels = work.plan.labels
     return bodies.encode(ended)
@@ -308,7 +328,9 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         return bodies.EndedBody(error=text)
     error = conversation.failure or "The model could not be reached or gave no usable answer."
     provider = _provider_failure(work, head)
-    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider)
+    failed = conversation.failed
+    causes = failed[1].causes if failed is not None and failed[0].cls == head.code else ()
+    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider, causes=causes)
 
 
 def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:

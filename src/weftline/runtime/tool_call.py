@@ -31,10 +31,11 @@ from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
 from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.shaping import shaped_result
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
-from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 
@@ -191,7 +192,9 @@ async def _ask(
 def _how(output: ToolOutput, tool: Tool | None) -> How:
     if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
         return "in_doubt"
-    return "failed" if output.is_error else "returned"
+    if output.is_error and not (output.final and tool is not None and ends_run(tool)):
+        return "failed"
+    return "returned"
 
 
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
@@ -229,6 +232,12 @@ def closed(
     child: ChildLink | None = None,
 ) -> Outcome:
     """The one result of a call, whoever carried it out."""
+    if how in ("returned", "failed"):
+        shaped = shaped_result(
+            output, work, turn=command.turn, index=command.index, id=call.id, name=call.tool, active_us=active_us
+        )
+        if shaped is not output:
+            output, how = shaped, _how(shaped, (work.toolbox or EMPTY).get(call.tool))
     output = with_edits(output, command.index, work)
     try:
         content = bodies.encode(output.parts)
@@ -287,7 +296,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         metadata=plan.metadata,
         labels=plan.labels | work.conversation.labels,
         parent_call=work.conversation.turn.parent_of(index) or None,
-        toolset=toolbox.toolsets.get(call.tool, ""),
+        toolset=toolbox.toolset_of(call.tool),
         on_cancel=[],
     )
     code = toolbox.code

@@ -30,6 +30,7 @@ from weftline.suggestions import did_you_mean
 from weftline.tools.base import Tool, is_hidden, labels_needed, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written
+from weftline.tools.shaping import shaping_of
 
 _BOXES = 512
 _NO_PROMPT = digest("text", "")
@@ -62,6 +63,11 @@ class Toolbox:
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)
+
+    def toolset_of(self, name: str) -> str:
+        """The name of the set that a tool is of; "" if it has none."""
+        shaping = shaping_of(self.tools.get(name))
+        return self.toolsets.get(name, "") if shaping is None else shaping.toolset
 
     def under(self, rule: PolicyRule | None) -> Toolbox:
         """The same tools, of which only those are offered that the policy of a run allows."""

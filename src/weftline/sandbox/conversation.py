@@ -68,7 +68,7 @@ _FRAME = re.compile(
 _log = logging.getLogger("weftline.sandbox")
 
 
-class _Told(Struct):
+class _ErrorReport(Struct):
     """An error as the process describes it."""
 
     status: Failure
@@ -185,7 +185,7 @@ class Conversation:
             case b"O":
                 self._open = msgspec.json.decode(payload, type=tuple[int, ...])
             case b"E":
-                return self._failed(msgspec.json.decode(whole_json(payload), type=_Told))
+                return self._failed(msgspec.json.decode(whole_json(payload), type=_ErrorReport))
             case b"M":
                 self._moved.update(msgspec.json.decode(whole_json(payload), type=list[str]))
             case _:
@@ -255,31 +255,31 @@ class Conversation:
         limit = self._code.memory_limit_bytes
         return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
 
-    def _failed(self, told: _Told) -> Outcome:
+    def _failed(self, report: _ErrorReport) -> Outcome:
         # Anybody can throw this, so it takes a process that has no room left.
-        if told.name == "RangeError" and told.message == _NO_BUFFER and self._engine.is_nearly_full():
+        if report.name == "RangeError" and report.message == _NO_BUFFER and self._engine.is_nearly_full():
             return self._out_of_memory()
-        frames = self._frames(told)
-        filename, line, column = told.filename, told.line, told.column
+        frames = self._frames(report)
+        filename, line, column = report.filename, report.line, report.column
         if filename is None and frames:
             filename, line, column = frames[0][1]
         if filename in self._moved:
             line = column = None
-        heading = f"{told.name}: {told.message}" if told.message else told.name
+        heading = f"{report.name}: {report.message}" if report.message else report.name
         error = CodeError(
-            name=told.name[:200],
-            message=told.message[:_MAX_MESSAGE_CHARS],
+            name=report.name[:200],
+            message=report.message[:_MAX_MESSAGE_CHARS],
             stack="\n".join([heading[:_MAX_MESSAGE_CHARS], *(text for text, _ in frames)]) if frames else None,
-            specifier=told.specifier,
+            specifier=report.specifier,
             filename=filename,
             line=line,
             column=column,
         )
-        return Failed(told.status, error, self._engine.peak_bytes())
+        return Failed(report.status, error, self._engine.peak_bytes())
 
-    def _frames(self, told: _Told) -> list[tuple[str, tuple[str, int, int]]]:
+    def _frames(self, report: _ErrorReport) -> list[tuple[str, tuple[str, int, int]]]:
         """The frames in files of the code's own, which are all that anybody is shown."""
-        found = told.frames if told.frames is not None else _parsed(told.stack[:_MAX_STACK_CHARS])
+        found = report.frames if report.frames is not None else _parsed(report.stack[:_MAX_STACK_CHARS])
         frames: list[tuple[str, tuple[str, int, int]]] = []
         for name, label, line, column in found:
             if label in self._labels:

@@ -173,12 +173,12 @@ class CodeExecution:
             return
         else:
             outcome = work.result()
-        self._result.set_result(self._told(outcome))
+        self._result.set_result(self._to_result(outcome))
         self._settled(self)
 
-    def _told(self, outcome: Outcome) -> CodeResult:
+    def _to_result(self, outcome: Outcome) -> CodeResult:
         began, served = self._started, self._served
-        told = CodeResult(
+        outcome_result = CodeResult(
             status="success",
             reports=tuple(served.reports),
             logs=served.all_logs(),
@@ -187,9 +187,9 @@ class CodeExecution:
         )
         match outcome:
             case Succeeded(value=value, open_calls=calls):
-                return structs.replace(told, result=value, open_calls=calls)
+                return structs.replace(outcome_result, result=value, open_calls=calls)
             case Failed(status=status, error=error):
-                return structs.replace(told, status=status, error=error)
+                return structs.replace(outcome_result, status=status, error=error)
             case _:
                 assert_never(outcome)
 

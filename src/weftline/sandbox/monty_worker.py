@@ -230,7 +230,7 @@ class Session:
         values: dict[str, Any] = {name: decode(text.encode()) for name, text in request.globals.items()}
         methods = {level: self._logs(level) for level in LEVELS}
         if request.console is not None:
-            methods = {name: self._tells(id) for name, id in request.console.items()}
+            methods = {name: self._console_method(id) for name, id in request.console.items()}
         console = type("Console", (), dict(methods))()
         values["console"] = monty.ClassInstance(console, allowed_methods=set(methods))
         limits: monty.ResourceLimits = {
@@ -298,7 +298,7 @@ class Session:
             self._emit("C", b"[%d,%d,%b]" % (self._calls, id, given))
         return _answer_of(future)
 
-    def _tells(self, id: int) -> Callable[..., None]:
+    def _console_method(self, id: int) -> Callable[..., None]:
         def method(_: object, *args: object) -> None:
             self._calls += 1
             self._emit("C", b"[%d,%d,%b]" % (self._calls, id, encode([_short(one) for one in args])))
@@ -320,7 +320,7 @@ class Session:
         if console is None:
             self._emit("L", encode([level, [_short(one) for one in args]]))
         elif level in console:
-            self._tells(console[level])(None, *args)
+            self._console_method(console[level])(None, *args)
 
     def _print(self, stream: str, text: str) -> None:
         *lines, rest = text.split("\n")
@@ -352,20 +352,20 @@ class Session:
         self._flush()
         lines = request.source.count("\n") + 1
         own = [one for one in reversed(frames) if one.filename == _CODE and one.line <= lines][:20]
-        told = [(one.function_name or "", request.label, one.line, one.column) for one in own]
+        places = [(one.function_name or "", request.label, one.line, one.column) for one in own]
         status = "memory" if isinstance(raised, MemoryError) and self._is_engines(message, frames) else "error"
-        self._fail(status, name, message, frames=told)
+        self._fail(status, name, message, frames=places)
 
     def _is_engines(self, message: str, frames: list[monty.Frame]) -> bool:
         """Whether the engine ran out of memory, rather than the code or the host saying so."""
         if message in self._out_of_memory_elsewhere or self._tree is None:
             return False
-        said = [
+        lines = [
             *(node.exc or node for node in ast.walk(self._tree) if isinstance(node, ast.Raise)),
             *(node.type or node for node in ast.walk(self._tree) if isinstance(node, ast.ExceptHandler)),
         ]
         # The engine's own cannot be caught, and so is never raised where code raises or catches.
-        places = {(one.lineno, one.col_offset + 1) for one in said}
+        places = {(one.lineno, one.col_offset + 1) for one in lines}
         return not frames or (frames[-1].line, frames[-1].column) not in places
 
     def _full(self) -> None:
@@ -375,8 +375,8 @@ class Session:
         self._ended = True
 
     def _fail(self, status: str, name: str, message: str, **more: object) -> None:
-        told = {"status": status, "name": name, "message": message, **more}
-        self._emit("E", encode_json({key: value for key, value in told.items() if value is not None}))
+        report = {"status": status, "name": name, "message": message, **more}
+        self._emit("E", encode_json({key: value for key, value in report.items() if value is not None}))
 
     def _emit(self, kind: str, payload: bytes) -> None:
         if self._ended:

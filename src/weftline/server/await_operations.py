@@ -71,14 +71,14 @@ async def list_awaits(
     async def session_id(thread: int | None) -> str | None:
         return None if thread is None else await names.session(thread)
 
-    shown = decode(encode(await await_views(found, session_id)))
-    return AwaitList(shown, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
+    views = decode(encode(await await_views(found, session_id)))
+    return AwaitList(views, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
 
 
-async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, said: dict[str, Any]) -> AnsweredAwait:
+async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any]) -> AnsweredAwait:
     """Whoever can open the control socket is the server's own user, and answers under that name."""
     row = await _find(logs, run)
-    sent, _ = parsed_as(AnswerModel, said)
+    sent, _ = parsed_as(AnswerModel, body)
     by = f"operator:{getpass.getuser()}"
     outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)
     return AnsweredAwait(id=id, run_id=run, outcome=outcome, by=by)

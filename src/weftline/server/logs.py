@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from weftline.log_context import current_request, current_run
-from weftline.redaction import REDACTED, shown_url
+from weftline.redaction import REDACTED, redact_url
 
 LogStyle: TypeAlias = Literal["text", "json"]
 
@@ -30,7 +30,7 @@ _MAX_FIELD_CHARS = 500
 _MAX_LINE_CHARS, _MAX_LINES = 2000, 400
 """Limits for a traceback. Lines lose their end and the traceback its middle: without its beginning, the rest of a URL
 would not be recognized, and so not redacted."""
-_UNHEARD = ("mcp.client",)
+_SILENCED = ("mcp.client",)
 """We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent."""
 _SHARED = (
     "weftline.store",
@@ -54,7 +54,7 @@ def configure_logs(level: str, *, style: LogStyle = "text", stream: TextIO | Non
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("weftline").setLevel(level.upper())
-    for name in _UNHEARD:
+    for name in _SILENCED:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
@@ -84,8 +84,8 @@ class JsonFormatter(logging.Formatter):
         }
         if "run" not in fields and (run := _RUN_ID.search(fields["message"])):
             fields["run"] = run[0]
-        said: dict[str, Any] = getattr(record, "fields", {})
-        for name, value in said.items():
+        extra: dict[str, Any] = getattr(record, "fields", {})
+        for name, value in extra.items():
             fields.setdefault(name, _cut(redacted(value), _MAX_FIELD_CHARS) if isinstance(value, str) else value)
         if traceback := _traceback(record):
             fields["traceback"] = traceback
@@ -136,5 +136,5 @@ def redacted(text: str) -> str:
     """The text without our credentials, and with the secrets in its URLs redacted."""
     # A lone surrogate cannot be encoded: an escaped one is better than no line.
     text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
-    text = _URL.sub(lambda match: shown_url(match[0]), text)
+    text = _URL.sub(lambda match: redact_url(match[0]), text)
     return _CREDENTIAL.sub(rf"\1{REDACTED}", text)

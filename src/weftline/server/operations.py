@@ -30,8 +30,8 @@ from weftline.server.budget_operations import list_budgets, set_budget
 from weftline.server.control import Operation
 from weftline.server.oauth.administration import OPERATIONS as OAUTH
 from weftline.server.run_operations import (
+    ControlledRuns,
     EndedLogs,
-    ToldRuns,
     fork,
     import_file,
     list_calls,
@@ -94,7 +94,7 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next one begins; None if this is the last."""
 
 
-class Logs(AskingLogs, EndedLogs, SchedulingLogs, ToldRuns, Protocol):
+class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
     """What administration needs of the logs: a running engine, or a store that nobody runs."""
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
@@ -233,7 +233,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "budgets.set": partial(set_budget, at, store),
         "calls.list": partial(list_calls, logs, store),
         "calls.in_doubt": partial(list_doubts, at, logs),
-        "grants.list": partial(list_grants, logs, store),
+        "grants.list": partial(list_grants, at, logs, store),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,

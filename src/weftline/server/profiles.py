@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from weftline.details.teller import NEEDED, NEEDED_HEADS, Teller, facts_of
+from weftline.details.projection import NEEDED_HEADS, DetailProjection, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
@@ -31,17 +31,17 @@ async def profile_view(
 
 async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
     row, first = await engine.row(key), await engine.entry(key, 1)
-    thread = None if row is None else await engine.session_id(row.thread)
+    thread = None if row is None else await engine.session_id(row.listed_under)
     created = None if first is None else first.body
     try:
         facts = await off_loop(partial(facts_of, run_id, created=created, thread=thread), size=len(created or b""))
     except UNREADABLE:
         raise unreadable(run_id) from None
-    teller = Teller(facts)
+    projection = DetailProjection(facts)
     for head in await engine.logs.heads(key, kinds=NEEDED_HEADS):
         with suppress(*UNREADABLE):  # the stream says so when it gets there
-            teller.learn(decode_fact.decode(head), b"")
-    for one in await engine.newest_facts(key, kinds=NEEDED, limit=_MANY, max_bytes=_MANY):
+            projection.learn(decode_fact.decode(head))
+    for one in await engine.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
-            teller.learn(decode_fact.decode(one.head), one.body)
-    return profiled(ProfiledFrames(teller, types))
+            projection.learn_whole(decode_fact.decode(one.head), one.body)
+    return profiled(ProfiledFrames(projection, types))

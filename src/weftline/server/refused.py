@@ -32,19 +32,19 @@ class RefusedRequests:
     def note(self, *, status: int, code: str, method: str, path: str, workspace: str) -> None:
         """`workspace` is the credential's; empty without a valid one."""
         if self._window is None:
-            self._window = asyncio.get_running_loop().call_later(WINDOW_S, self.tell, context=Context())
+            self._window = asyncio.get_running_loop().call_later(WINDOW_S, self.report, context=Context())
         if workspace not in self._lines and len(self._lines) >= MAX_WORKSPACES:
             workspace = _OTHERS
         self._lines[workspace] += 1
         if self._lines[workspace] <= MAX_LINES:
             # A fault of the server matters more than one of a client.
             level = logging.WARNING if status >= 500 else logging.INFO
-            told = fields(method=method, path=path[:500], status=status, code=code)
-            logger.log(level, "refused %s %s: %d %s", method, path[:500], status, code, extra=told)
+            extra = fields(method=method, path=path[:500], status=status, code=code)
+            logger.log(level, "refused %s %s: %d %s", method, path[:500], status, code, extra=extra)
         else:
             self._unlogged.setdefault(workspace, Counter())[code] += 1
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Ends the window: one line for each workspace with refusals that were not logged."""
         if self._window is not None:
             self._window.cancel()

@@ -60,8 +60,8 @@ async def list_calls(logs: EndedLogs, store: Store, *, run: str) -> list[Call]:
     return call_views(await logs.calls(await find_run(store.log, run)))
 
 
-async def list_grants(logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
-    return grant_views(await logs.grants(await find_run(store.log, run)))
+async def list_grants(at: Workspaces, logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
+    return await grant_views(at, await logs.grants(await find_run(store.log, run)))
 
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:
@@ -70,7 +70,7 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
     return CallList(call_views(page.calls), page.before)
 
 
-class ToldRuns(Protocol):
+class ControlledRuns(Protocol):
     """Where people say something to runs: a running engine, or a store that nobody runs."""
 
     async def row(self, key: int) -> RunRow | None: ...
@@ -93,28 +93,28 @@ class ToldRuns(Protocol):
     async def follow_up(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
 
 
-async def pause(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
-    sent, _ = parsed_as(PauseModel, said)
+async def pause(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(PauseModel, body)
     by = _operator()
     await logs.pause((await _row(logs, run)).key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
 
-async def resume(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> Acknowledged:
-    sent, _ = parsed_as(ResumeModel, said)
+async def resume(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+    sent, _ = parsed_as(ResumeModel, body)
     key, by = (await _row(logs, run)).key, _operator()
     await logs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
 
-async def message(at: Workspaces, logs: ToldRuns, *, run: str, said: dict[str, Any]) -> QueuedMessage:
-    sent, _ = parsed_as(MessageToRunModel, said)
+async def message(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> QueuedMessage:
+    sent, _ = parsed_as(MessageToRunModel, body)
     key, by = (await _row(logs, run)).key, _operator()
-    say = logs.steer if sent.mode == "steer" else logs.follow_up
-    return QueuedMessage(id=await say(key, sent.text, by=by, labels=sent.labels), by=by)
+    send = logs.steer if sent.mode == "steer" else logs.follow_up
+    return QueuedMessage(id=await send(key, sent.text, by=by, labels=sent.labels), by=by)
 
 
-async def _row(logs: ToldRuns, run: str) -> RunRow:
+async def _row(logs: ControlledRuns, run: str) -> RunRow:
     parsed = ids.parse(run, prefix="run_")
     row = await logs.row(parsed[0]) if parsed is not None else None
     if row is None or parsed is None or row.salt != parsed[1]:

@@ -121,8 +121,8 @@ async def _body(at: Workspaces, row: ScheduleRow, metadata: dict[str, str]) -> R
 def _stamped(spec: bytes, metadata: dict[str, str]) -> bytes:
     fields = decode_fields(spec)
     own = fields.get("metadata", NULL)
-    said: dict[str, str] = {} if own == NULL else convert(decode(own), dict[str, str])
-    return encode({**fields, "metadata": Raw(encode({**said, **metadata}))})
+    declared: dict[str, str] = {} if own == NULL else convert(decode(own), dict[str, str])
+    return encode({**fields, "metadata": Raw(encode({**declared, **metadata}))})
 
 
 def _require_no_attachments(spec: bytes) -> None:

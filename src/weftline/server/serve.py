@@ -215,6 +215,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         model_timeout_s=options.model_timeout_s,
         slow_turn_s=options.slow_turn_s,
         max_recoveries=options.max_recoveries,
+        public_errors=options.public_errors,
         limits=limits,
     )
     tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
@@ -283,7 +284,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         warm = asyncio.create_task(_warm_up(transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
-        app.refused.tell()
+        app.refused.report()
         logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering, scheduling):

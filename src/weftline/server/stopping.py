@@ -69,7 +69,7 @@ class Stopping:
     def __enter__(self) -> Self:
         # The number of a signal is written to this descriptor whatever the main thread is doing.
         self._other_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._other_handlers = {number: signal.signal(number, _heard) for number in SIGNALS}
+        self._other_handlers = {number: signal.signal(number, _ignore_signal) for number in SIGNALS}
         self._thread.start()
         return self
 
@@ -91,18 +91,18 @@ class Stopping:
             case Phase.SERVING:
                 self.phase = Phase.DRAINING
                 self._end_by(self._drain_s + CLOSING_S)
-                self._tell(self.asked)
+                self._set(self.asked)
             case Phase.DRAINING:
                 self.phase = Phase.HURRYING
                 self._end_by(HURRY_S)
-                self._tell(self.hurry)
+                self._set(self.hurry)
             case Phase.HURRYING:
                 self._leave(1)
 
     def _end_by(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set(self, event: asyncio.Event) -> None:
         try:
             self._loop.call_soon_threadsafe(event.set)
         except RuntimeError:
@@ -138,7 +138,7 @@ class Stopping:
         self._leave(self._code)
 
 
-def _heard(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """Nothing: the thread acts on it. Without a handler in Python nothing would be written for it."""
 
 

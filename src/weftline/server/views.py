@@ -20,8 +20,10 @@ from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, store
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire import awaits, calls, damage, grants, responses, snapshots
-from weftline.wire.hints import shown_clarification
+from weftline.wire.hints import to_wire_clarification
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
+from weftline.workspace.context import Workspaces
+from weftline.workspace.people import display_names
 
 
 class RunSource(Protocol):
@@ -59,7 +61,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
     if row.damaged:
         raise damage.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
-    session_id = await engine.session_id(row.thread)
+    session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
 
     def made() -> RunView:
@@ -142,7 +144,7 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         body.call,
         body.options,
         body.multiple,
-        None if body.clarification is None else shown_clarification(body.clarification),
+        None if body.clarification is None else to_wire_clarification(body.clarification),
         responses.iso(one.opened_at),
         None if one.deadline_at is None else responses.iso(one.deadline_at),
         body.key or UNSET,
@@ -178,8 +180,9 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
     ]
 
 
-def grant_views(given: Sequence[LoggedGrant]) -> list[grants.Grant]:
+async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[grants.Grant]:
     """What people allowed a run to do, as the protocol shows it."""
+    names = await display_names(at, [one.by for one in given])
     return [
         grants.Grant(
             run_id=one.run_id,
@@ -193,6 +196,7 @@ def grant_views(given: Sequence[LoggedGrant]) -> list[grants.Grant]:
             shown_args=one.shown_args,
             shown_digest=one.shown_digest,
             by=one.by,
+            by_name=names.get(one.by),
             at=responses.iso(one.at),
             expires_at=responses.iso(one.expires_at),
             remember=_remembered(one.remember),

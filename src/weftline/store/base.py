@@ -70,6 +70,8 @@ class NewRun(Struct):
     rules: int
     thread: int | None = None
     agent: str | None = None
+    family: int | None = None
+    """Of a child run: the thread that the topmost run above it is on. It is listed there, and not in its queue."""
     idempotency: IdempotencyKey | None = None
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
@@ -188,8 +190,15 @@ class RunRow(Struct):
     """How often the process died while this run was on trial alone, without progress since."""
     deaths: int
     """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
+    family: int | None = None
+    """See `NewRun`."""
     damaged: str = ""
     """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+
+    @property
+    def listed_under(self) -> int | None:
+        """The thread that it belongs to, directly or through the runs above it."""
+        return self.family if self.thread is None else self.thread
 
     @property
     def changed_at(self) -> int:
@@ -274,6 +283,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     statuses: tuple[str, ...] = ()
     thread: int | None = None
+    with_children: bool = False
+    """Also the runs below those of the thread."""
     agents: tuple[str, ...] = ()
     """Only runs of these agents, if any are given."""
     metadata: tuple[tuple[str, str], ...] = ()

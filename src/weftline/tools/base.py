@@ -50,6 +50,9 @@ class ToolFailed(Exception):
     Raises:
         ValueError: for a word that is not one of these, and for `correct_call` after a failure that no other call could
             avoid.
+
+    A terminal tool that returns one, in place of raising it, ends the run with it: of a subagent it becomes the result
+    of the call.
     """
 
     def __init__(
@@ -225,6 +228,8 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     """Of a tool that is declared bounded: how much of all there is this has."""
     server_data: tuple[ServerData, ...] = ()
     """What no model reads."""
+    final: bool = False
+    """Of an error that was returned, not raised: one of a terminal tool ends the run."""
     asks: AskBody | None = None
     """What a person is asked in place of this result; see `ToolQuestion`."""
     asks_for_s: float | None = None

@@ -51,7 +51,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
-    fault = _fault(declared, output)
+    fault = bounds_fault(tool, output)
     if fault:
         text = prompts_failure.broken_bounds(name, fault)
         failure = Failure(text, "malformed_result", "replan")
@@ -59,19 +59,20 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     assert bounds is not None
     cursor = declared.next_cursor if isinstance(declared, Paging) else "next_cursor"
     fields: dict[str, Any] = msgspec.json.decode(joined_text(output.parts))
-    shown = {key: value for key, value in fields.items() if key not in (*_OWN, cursor)}
-    shown |= {"returned": bounds.returned, "truncated": bounds.truncated}
+    kept = {key: value for key, value in fields.items() if key not in (*_OWN, cursor)}
+    kept |= {"returned": bounds.returned, "truncated": bounds.truncated}
     if bounds.total is not None:
-        shown["total"] = bounds.total
+        kept["total"] = bounds.total
     if bounds.refinement_hint:
-        shown["refinement_hint"] = bounds.refinement_hint
+        kept["refinement_hint"] = bounds.refinement_hint
     if bounds.next_cursor:
-        shown[cursor] = bounds.next_cursor
-    return replace(output, parts=(Text(canonical_value(shown).decode()),))
+        kept[cursor] = bounds.next_cursor
+    return replace(output, parts=(Text(canonical_value(kept).decode()),))
 
 
-def _fault(declared: Paging | bool, output: ToolOutput) -> str:
-    bounds = output.bounds
+def bounds_fault(tool: Tool, output: ToolOutput) -> str:
+    """What is wrong with the bounds of an output, which has some or needs some; "" if nothing is."""
+    declared, bounds = bounded_of(tool), output.bounds
     if bounds is None:
         return "it says nothing about how much it returned"
     if output.is_error:

@@ -44,7 +44,8 @@ def declared(tool: Tool) -> str:
 def written(tool: Tool) -> str:
     """Of the source of a tool's functions, or of its class; of nothing for Weftline's own."""
     functions: Iterable[object] = getattr(tool, "functions", ())
-    sources = [source_of(one) for one in functions]
+    shaping: Iterable[object] = getattr(getattr(tool, "shaping", None), "functions", ())
+    sources = [source_of(one) for one in (*functions, *shaping)]
     if not sources and not _is_ours(type(tool)):
         sources = [source_of(type(tool))]
     return digest(*sources)

@@ -111,6 +111,7 @@ class FunctionTool(Generic[P, R, D]):
         example: Mapping[str, Any] | None = None,
         reminder: str = "",
         bounded: bool | Paging = False,
+        external: bool = False,
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -119,6 +120,10 @@ class FunctionTool(Generic[P, R, D]):
         self.name: str = fn.__name__ if name is None else name
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"tool name {self.name!r} must be 1 to 64 of the characters a-z, A-Z, 0-9 and _")
+        if external:
+            _require_external(self.name, reconcile=reconcile, timeout_s=timeout_s)
+            effect, concurrent = effect or "idempotent", True
+            self.client = "local"
         self.effect: Effect = _checked_effect(self.name, effect, reconcile)
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
@@ -223,6 +228,8 @@ class FunctionTool(Generic[P, R, D]):
         return self.parameters.final_args(args, self._values)
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
+        if self.client is not None:
+            raise RuntimeError(f"{self.name} is carried out outside and cannot be invoked here")
         try:
             call = self._bound(self._fn, args, context)
         except InvalidArguments as error:
@@ -234,17 +241,26 @@ class FunctionTool(Generic[P, R, D]):
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:
-            _tell_cancelled(context)
+            _notify_cancelled(context)
             raise
         # A plain function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
 
     def result_fault(self, value: object) -> str:
-        """What is wrong with an answer of a person's as a result of the function; "" if nothing is."""
+        """What is wrong with a value that somebody gives as a result of the function; "" if nothing is."""
+        return self._return_type.fault(value)
+
+    @property
+    def has_result_type(self) -> bool:
+        """Whether the function says what it returns, in a type that values can be checked against."""
+        return self._return_type.known
+
+    @property
+    def _return_type(self) -> ReturnType:
         if self._returns is None:
             hints = self._hints or resolved_hints(self._fn) or {}
             self._returns = ReturnType(hints.get("return", Any))
-        return self._returns.fault(value)
+        return self._returns
 
     def asks_people(self, args: bytes) -> Ask | None:
         """What a person is asked before a call with these arguments begins; None if nobody is."""
@@ -328,8 +344,8 @@ class FunctionTool(Generic[P, R, D]):
         if isinstance(error, ToolQuestion):
             return self._asking(error)
         if not isinstance(error, ToolFailed):
-            told = fields(run=context.run_id, tool=self.name, call=context.call_id)
-            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=told)
+            extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
+            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=extra)
         return error_of(error)
 
     def _asking(self, question: ToolQuestion) -> ToolOutput:
@@ -377,6 +393,7 @@ def tool(
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
     bounded: bool | Paging = False,
+    external: bool = False,
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -399,6 +416,7 @@ def tool(
     example: Mapping[str, Any] | None = None,
     reminder: str = "",
     bounded: bool | Paging = False,
+    external: bool = False,
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -429,6 +447,8 @@ def tool(
         bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
         terminal: Whether the run ends, without an answer, when a call of it has succeeded.
         example: Arguments of a call as it should be, which a model is shown after one that did not fit.
+        external: Whether somebody outside carries out its calls: the function is never called, and results that are
+            given in its place have to fit what it returns.
         reminder: What a model is reminded of when it reads a result, in that request only.
         bounded: Whether results are a part of something larger: the function returns `Bounded(…)`. With
             `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
@@ -458,6 +478,7 @@ def tool(
             example=example,
             reminder=reminder,
             bounded=bounded,
+            external=external,
         )
 
     return made if fn is None else made(fn)
@@ -471,6 +492,13 @@ def _checked_example(name: str, example: object) -> dict[str, Any] | None:
     except (NotCanonical, TypeError, ValueError) as error:
         raise ValueError(f"tool {name!r}: example must be a dict of arguments that JSON can hold: {error}") from None
     return dict(cast("Mapping[str, Any]", example))
+
+
+def _require_external(name: str, *, reconcile: object, timeout_s: float | None) -> None:
+    if reconcile is not None:
+        raise ValueError(f"tool {name!r}: nobody asks for the outcome of an external call; leave reconcile out")
+    if timeout_s is not None:
+        raise ValueError(f"tool {name!r}: the run says how long an external call may take; leave timeout_s out")
 
 
 def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., Any] | None) -> Effect:
@@ -492,7 +520,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
     return None if frame is None else dict(frame.f_locals)
 
 
-def _tell_cancelled(context: ToolContext[Any]) -> None:
+def _notify_cancelled(context: ToolContext[Any]) -> None:
     while context.on_cancel:
         callback = context.on_cancel.pop()
         try:

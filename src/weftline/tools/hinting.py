@@ -116,9 +116,9 @@ def _question(tool: Tool, issues: tuple[FieldIssue, ...]) -> str:
 
 def _about(field: str, properties: Mapping[str, Any]) -> str:
     schema = _object(properties.get(field))
-    said = schema.get("description")
+    description = schema.get("description")
     allowed = schema.get("enum")
-    words = [said.rstrip(".")] if isinstance(said, str) and said else []
+    words = [description.rstrip(".")] if isinstance(description, str) and description else []
     if isinstance(allowed, list) and allowed:
         words.append("one of " + ", ".join([str(value) for value in cast("list[object]", allowed)[:10]]))
     return f"{field} ({'; '.join(words)})" if words else field

@@ -21,8 +21,10 @@ def name_of_command(command: Sequence[str]) -> str:
     """`server_github` for `npx -y @modelcontextprotocol/server-github`: the first word that is neither a program that
     only runs others nor an option."""
     words = [word for word in command if not word.startswith("-") and word not in _WORDS_OF_RUNNERS]
-    told = [word for word in words if _base(word) not in _RUNNERS and not re.fullmatch(r"python[0-9.]*", _base(word))]
-    word = (told or words or ["server"])[0]
+    candidates = [
+        word for word in words if _base(word) not in _RUNNERS and not re.fullmatch(r"python[0-9.]*", _base(word))
+    ]
+    word = (candidates or words or ["server"])[0]
     base = word.rsplit("/", 1)[-1].partition("@")[0] if word.startswith("@") else _base(word)
     for suffix in _SUFFIXES:
         base = base.removesuffix(suffix)

@@ -35,6 +35,8 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             return ToolOutput((Text(whole(value)),))
         if isinstance(value, ToolOutput):
             return _checked(value)
+        if isinstance(value, ToolFailed):
+            return replace(error_of(value), final=True)
         if isinstance(value, Bounded):
             return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
         if parts := _parts(value):
@@ -62,7 +64,7 @@ def reason_of(error: BaseException) -> str:
 
 def error_of(error: BaseException) -> ToolOutput:
     """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
-    message = _said_by(error)
+    message = _message_of(error)
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     text = whole(message or prompts.FAILED_WITHOUT_WORDS)
@@ -85,7 +87,7 @@ def raised_by(tool: str, error: BaseException) -> ToolOutput:
 def failure_of(error: BaseException, text: str) -> Failure:
     """What is known about a failure besides its text. An exception of any type may carry a hint, as `hint`."""
     hint = _hint_of(error)
-    causes = _causes(error)
+    causes = causes_of(error)
     if isinstance(error, ToolFailed):
         implied = None if error.kind in CORRECTABLE else recovery_by(error.kind)
         return Failure(text, error.kind, error.recovery or implied, hint, causes)
@@ -102,15 +104,15 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 _MAX_CAUSES = 10
 
 
-def _causes(error: BaseException) -> tuple[Cause, ...]:
+def causes_of(error: BaseException) -> tuple[Cause, ...]:
     """The exceptions that led to this one, the nearest first, each once."""
     found: dict[Cause, None] = {}
     seen = {id(error)}
-    own = Cause(type(error).__name__, whole(_said_by(error)))
+    own = Cause(type(error).__name__, whole(_message_of(error)))
     one = _led_to(error)
     while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
         seen.add(id(one))
-        cause = Cause(type(one).__name__, whole(_said_by(one)) or prompts.FAILED_WITHOUT_WORDS)
+        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.FAILED_WITHOUT_WORDS)
         if cause != own:
             found.setdefault(cause)
         one = _led_to(one)
@@ -129,7 +131,7 @@ def _hint_of(error: BaseException) -> Hint | None:
     return hint if isinstance(hint, Hint) else None
 
 
-def _said_by(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:

@@ -24,6 +24,11 @@ class ReturnType:
         except (PydanticUserError, PydanticSchemaGenerationError):
             pass
 
+    @property
+    def known(self) -> bool:
+        """Whether it takes only some values."""
+        return self._adapter is not None
+
     def fault(self, value: object) -> str:
         """What is wrong with a JSON value as a result; "" if nothing is.
 

@@ -15,7 +15,7 @@ from weftline.redaction import Redactor
 from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
 from weftline.tools.base import ToolContext, ToolOutput
-from weftline.tools.builtin.code_running import told
+from weftline.tools.builtin.code_running import to_tool_output
 from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema
 
@@ -78,7 +78,7 @@ class StoredCodeTool(RemoteTool):
 
         execution.when_started(began)
         try:
-            return told(await execution, [])
+            return to_tool_output(await execution, [])
         finally:
             late.cancel()
             execution.terminate()

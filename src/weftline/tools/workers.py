@@ -108,10 +108,10 @@ class ToolWorkers:
                 self._jobs.remove(job)
             elif not job.done:
                 self._abandoned += 1
-                tell = left_behind.get()
-                if tell is not None and job.future.cancelled():  # else it has just reported
+                notify = left_behind.get()
+                if notify is not None and job.future.cancelled():  # else it has just reported
                     job.ended = job.loop.create_future()
-                    tell(job.ended)
+                    notify(job.ended)
                 if len(self._jobs) > self._idle:
                     self._grow()
 

@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from weftline.details import AnyDetail
 from weftline.details.profiles import DETAILS, types_of
-from weftline.details.teller import Teller, key_of, type_of
-from weftline.kernel.entries import Fact, RunCreated
+from weftline.details.projection import DetailProjection, comes_after, key_of, type_of
+from weftline.kernel.entries import Fact
 from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.observed import OBSERVED, frame, observed
 from weftline.wire.responses import iso
@@ -63,16 +63,17 @@ def parse_profile(asked: str | None) -> frozenset[str] | None:
 class ProfiledFrames:
     """Makes the frames of a stream with a profile."""
 
-    def __init__(self, teller: Teller, types: frozenset[str]) -> None:
-        self._teller = teller
+    def __init__(self, projection: DetailProjection, types: frozenset[str]) -> None:
+        self._projection = projection
         self._types = types | TERMINAL_EVENTS
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> bytes:
-        main = project(head, body, run_id=self._teller.facts.run_id)
-        told = [_shown(detail) for detail in self._teller.of_fact(head, body, seq=seq, at=at)]
+        main = project(head, body, run_id=self._projection.facts.run_id)
+        details = self._projection.of_fact(head, body, seq=seq, at=at)
+        earlier = [_to_wire(detail) for detail in details if not comes_after(detail, head)]
+        later = [_to_wire(detail) for detail in details if comes_after(detail, head)]
         events = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
-        # A run begins before it is in a phase. Everything else is told before the event that clients know already.
-        return self._framed(seq, [*events, *told] if isinstance(head, RunCreated) else [*told, *events])
+        return self._framed(seq, [*earlier, *events, *later])
 
     def of_observations(self, first_seq: int, kind: str, joined: bytes, *, at: int, after: int, upto: int) -> bytes:
         frames: list[bytes] = []
@@ -81,10 +82,10 @@ class ProfiledFrames:
         for seq, body in enumerate(joined.split(b"\n"), first_seq):
             if not after < seq <= upto:
                 continue
-            told = [_shown(detail) for detail in self._teller.of_observation(kind, body, seq=seq, at=at)]
+            details = [_to_wire(detail) for detail in self._projection.of_observation(kind, body, seq=seq, at=at)]
             main = events.get(seq)
-            shown = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
-            frames.append(self._framed(seq, [*told, *shown]))
+            plain = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
+            frames.append(self._framed(seq, [*details, *plain]))
         return b"".join(frames)
 
     def _framed(self, seq: int, events: list[tuple[str, bytes]]) -> bytes:
@@ -96,7 +97,7 @@ class ProfiledFrames:
 
     def _about(self, name: str, payload: bytes, *, seq: int, at: int) -> bytes:
         """The payload of an event, and what it is about."""
-        facts = self._teller.facts
+        facts = self._projection.facts
         about: dict[str, Any] = {
             "runId": facts.run_id,
             "agent": facts.agent,
@@ -111,7 +112,7 @@ class ProfiledFrames:
         return encoded if payload == b"{}" else payload[:-1] + b"," + encoded[1:]
 
 
-def _shown(detail: AnyDetail) -> tuple[str, bytes]:
+def _to_wire(detail: AnyDetail) -> tuple[str, bytes]:
     """The type and the payload of a detail."""
     fields: dict[str, Any] = asdict(detail)
     del fields["seq"]

@@ -33,6 +33,8 @@ class Grant(Struct, rename="camel", kw_only=True):
     """Those that were asked about."""
     shown_digest: str
     by: str
+    by_name: str | None
+    """What people know whoever that is by, today: the name of the key or the app, the user's address."""
     at: _Time
     expires_at: _Time
     remember: bool | dict[str, Any]

@@ -10,7 +10,7 @@ from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
-from weftline.kernel.notes import ARGS_DELTA, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.outcome import preview_of
 
 COPY_LIMIT = 100 * 1024
@@ -26,7 +26,7 @@ OBSERVED = {
     TOOL_NOTE: "note",
 }
 """The events of what is not folded."""
-UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, ARGS_DELTA})
+HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """What only a stream with a profile has."""
 _OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
 """What stands between the two numbers of a frame, and after the second."""

@@ -25,6 +25,7 @@ from weftline.plan import (
 from weftline.wire.attachments import StoredAttachment
 from weftline.wire.awaiting import WireAwaits, with_awaits
 from weftline.wire.budget import WireBudget
+from weftline.wire.engine_options import WireRetryPolicy, options_of
 from weftline.wire.limits import (
     DEFAULT_LOCAL_TIMEOUT_MS,
     DEFAULT_LOOP_HARD,
@@ -226,6 +227,10 @@ class _Spec(Struct, rename="camel"):
     labels: dict[str, str] | None = None
     stream_arguments: bool | None = None
     turn_id: str | None = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    task_queue: str | None = None
+    retry_policy: WireRetryPolicy | None = None
 
 
 _decode_spec = json.Decoder(_Spec).decode
@@ -255,6 +260,7 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         labels=sent.labels or {},
         stream_arguments=sent.stream_arguments or False,
         turn_id=sent.turn_id or "",
+        engine=options_of(sent.memo, sent.search_attributes, sent.task_queue, sent.retry_policy),
     )
 
 

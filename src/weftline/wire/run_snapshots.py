@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 from msgspec.structs import asdict
 
 from weftline.details import Phase
+from weftline.details.projection import type_of
 from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
-from weftline.details.teller import type_of
 from weftline.wire.details import wire_name
+from weftline.wire.engine_options import ShownRetryPolicy, shown_attributes, shown_retry
 from weftline.wire.responses import JsonObject, Time, Tokens, iso, tokens
 
 _Status: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
@@ -68,6 +69,10 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     started_at: Time | None
     updated_at: Time
     labels: dict[str, str]
+    memo: dict[str, Any]
+    search_attributes: dict[str, Any]
+    task_queue: str | None
+    retry_policy: ShownRetryPolicy
     last_message: str | None
     """What the model has said last."""
     awaits: list[OpenQuestion]
@@ -78,7 +83,7 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     tokens_by_model: dict[str, Tokens]
 
 
-def shown_snapshot(run: RunSnapshot) -> WireSnapshot:
+def to_wire_snapshot(run: RunSnapshot) -> WireSnapshot:
     return WireSnapshot(
         run_id=run.run_id,
         agent=run.agent,
@@ -91,6 +96,10 @@ def shown_snapshot(run: RunSnapshot) -> WireSnapshot:
         started_at=_time(run.started_at),
         updated_at=iso(run.updated_at),
         labels=run.labels,
+        memo=run.memo,
+        search_attributes=shown_attributes(run.search_attributes),
+        task_queue=run.task_queue or None,
+        retry_policy=shown_retry(run.retry_policy),
         last_message=run.last_message,
         awaits=[_question(one) for one in run.awaits],
         tool_calls=[_call(one) for one in run.calls],

@@ -25,6 +25,7 @@ from weftline.kernel.deploys import OnDeploy
 from weftline.wire.attachments import Attachments
 from weftline.wire.awaiting import AwaitsModel
 from weftline.wire.budget import BudgetModel
+from weftline.wire.engine_options_model import EngineOptionsModel
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
     ID_PATTERN,
@@ -238,7 +239,7 @@ _Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max
 TurnId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TURN_ID_CHARS, pattern=NO_NUL)]
 
 
-class MessageModel(_Settings):
+class MessageModel(EngineOptionsModel, _Settings):
     """A message to a session: `prompt` or `messages`, and what it sets for this one run."""
 
     prompt: str | None = None
@@ -266,7 +267,7 @@ def _no_dry_run(plan: Any) -> Any:
     raise PydanticCustomError("plan", "asks for a dry run, which this server does not do: the agent would run")
 
 
-class RunModel(SessionModel):
+class RunModel(EngineOptionsModel, SessionModel):
     """A run: `prompt` or `messages`, and how to run it."""
 
     plan: Annotated[Any, AfterValidator(_no_dry_run)] = None

@@ -6,12 +6,13 @@ from msgspec import Raw, json
 
 from weftline.errors import InvalidRequest
 from weftline.wire.bodies import MessageBody
+from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.json_text import decode_fields, encode
 from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
 from weftline.wire.tightening import WITHIN, tightened
 
-INPUT = frozenset({"prompt", "messages", "attachments", "turnId"})
+INPUT = frozenset({"prompt", "messages", "attachments", "turnId", *ENGINE_OPTIONS})
 SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
 OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
 SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})

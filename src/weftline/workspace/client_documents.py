@@ -112,11 +112,11 @@ def _client(at: Workspaces, client_id: str, body: bytes) -> NewApp:
         raise DocumentUnusable("names a document that contains a secret, which is then no longer secret")
     if document.token_endpoint_auth_method not in (None, "none"):
         raise DocumentUnusable("names a document whose token_endpoint_auth_method is not none")
-    said = Registration(
+    registration = Registration(
         document.redirect_uris, "none", document.grant_types, document.response_types, document.client_name
     )
     try:
-        client = checked_client(at, said, public=True)
+        client = checked_client(at, registration, public=True)
     except OAuthError as error:
         raise DocumentUnusable(f"names a document that cannot be used: {error.description}") from None
     return replace(client, description=f"Described at {client_id}")

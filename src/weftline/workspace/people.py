@@ -6,7 +6,9 @@ with the first.
 
 from __future__ import annotations
 
-from weftline.store.records import apps, keys
+from collections.abc import Iterable
+
+from weftline.store.records import apps, keys, users
 from weftline.workspace.context import Workspaces
 
 
@@ -25,6 +27,31 @@ async def person_of(at: Workspaces, name: str) -> str | None:
             return None if app is None else app.made_by or name
         case _:
             return name
+
+
+async def display_names(at: Workspaces, names: Iterable[str]) -> dict[str, str]:
+    """What people know these names by: the name of the key or the app, the user's address.
+
+    Names of which nothing is known any more, or that stand for no credential, are left out.
+    """
+    found: dict[str, str] = {}
+    for name in set(names):
+        kind, _, id = name.partition(":")
+        match kind:
+            case "key":
+                key = await at.records.read(keys.by_id(id))
+                text = "" if key is None or key.damaged else key.name
+            case "app":
+                app = await at.records.read(apps.by_client_id(id))
+                text = "" if app is None else app.name
+            case "user":
+                user = await at.records.read(users.by_id(id))
+                text = "" if user is None else user.email
+            case _:
+                text = ""
+        if text:
+            found[name] = text
+    return found
 
 
 async def maker(at: Workspaces, name: str) -> str:

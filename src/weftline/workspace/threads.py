@@ -62,7 +62,7 @@ async def add(
     at: Workspaces,
     workspace: int,
     draft: ThreadDraft,
-    said: Sequence[tuple[int, bytes]],
+    messages: Sequence[tuple[int, bytes]],
     *,
     key: str,
     format: int,
@@ -77,14 +77,14 @@ async def add(
         found = yield from threads.under(key, workspace=workspace)
         row = None if found is None else (yield from threads.by_key(found[1]))
         if row is not None:
-            return row, False, (yield from threads.said_in(row.key))
+            return row, False, (yield from threads.messages_of(row.key))
         row = yield from threads.insert(new, now=now)
         yield from threads.keep_key(key, workspace=workspace, digest=BY_NAME, thread=row.key, now=now)
-        yield from threads.say(row.key, said, format=format)
+        yield from threads.add_messages(row.key, messages, format=format)
         return row, True, []
 
     row, is_new, present = await at.records.write(query())
-    if not is_new and [message for _, message in present] != [message for _, message in said]:
+    if not is_new and [message for _, message in present] != [message for _, message in messages]:
         raise Conflict(
             f"There is a thread {draft.name!r} here, in which something else was said.", code="import_conflict"
         )

@@ -91,6 +91,7 @@ async def office(world: World) -> Office:
 
 BODIES: dict[str, Any] = {
     "POST …/agent-runs/{runId}/tool-results": {"toolUseId": "call_0_0", "result": "x"},
+    "POST …/agent-runs/{runId}/tool-results/{awaitId}": {"results": [{"toolUseId": "call_0_0", "result": "x"}]},
     "POST …/agent-runs/{runId}/tool-leases": {"toolUseId": "call_0_0"},
     "POST …/agent-runs/{runId}/tool-leases/heartbeat": {"toolUseId": "call_0_0", "token": "none"},
     "POST …/agent-runs/{runId}/tool-leases/release": {"toolUseId": "call_0_0", "token": "none"},

@@ -139,6 +139,7 @@ EXPECTED_SCOPES = {
     "GET agent-runs/{runId}": "runs:read",
     "GET agent-runs/{runId}/stream": "runs:read",
     "POST agent-runs/{runId}/tool-results": "runs:write",
+    "POST agent-runs/{runId}/tool-results/{awaitId}": "runs:write",
     "POST agent-runs/{runId}/cancel": "runs:write",
     "POST agent-sessions": "sessions:write",
     "GET agent-sessions/{sessionId}": "sessions:read",

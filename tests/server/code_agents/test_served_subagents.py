@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, asgi, spawn, tool
+from weftline.client import AsyncClient
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, ServerProcess, calls
 
@@ -110,6 +111,13 @@ async def test_a_session_has_subagents_too(mine: Api) -> None:
     run = await mine.send(session, "hello")
     await mine.events(run)
     assert (await mine.snapshot(run))["finalText"] == "They say: 3 letters about rent"
+    for query, count in (("", 1), ("&children=false", 1), ("&children=true", 3)):
+        listed = (await mine.get(f"agent-runs?sessionId={session}{query}")).json["runs"]
+        assert [one["sessionId"] for one in listed] == [session] * count and listed[-1]["id"] == run
+    check_error(await mine.get(f"agent-runs?sessionId={session}&children=yes"), 400, "invalid_request")
+    async with AsyncClient(api_key=mine.key, workspace=mine.slug, base_url=mine.url) as client:
+        page = await client.list_runs(session_id=session, children=True)
+        assert len(page.items) == 3
 
 
 async def test_copies_go_as_deep_as_the_limit(mine: Api) -> None:

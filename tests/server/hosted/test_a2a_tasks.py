@@ -34,7 +34,7 @@ async def test_a_run_that_came_without_json_is_the_same_task() -> None:
         await until(lambda: disk.runs[1].row.due_at)
         task = await task_of(it, 1)
         assert (task.state, task.question) == ("input-required", "call_0_0")
-        assert task.said is not None and task.said.text == "Which?"
+        assert task.message is not None and task.message.text == "Which?"
         schema = OutputSchema("num", Raw(b'{"type":"object"}'))
         await ended(it, await it.create(space, replace(plan("json"), output_schema=schema)), space)
         assert (await task_of(it, 2)).data == Raw(b'{"n":4}')

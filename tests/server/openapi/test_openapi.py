@@ -37,11 +37,13 @@ from weftline.server.schemas.awaits import AnswerModel, MessageToRunModel, Pause
 from weftline.server.schemas.budgets import BudgetLimitsModel
 from weftline.server.schemas.keys import NewKey
 from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
+from weftline.server.schemas.provided import ResultsModel
 from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
 from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleModel
 from weftline.server.schemas.tools import ToolChangesModel, ToolModel
 from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
+from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
 from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
@@ -69,6 +71,7 @@ _OF_RUN = "/api/v1/workspaces/{slug}/agent-runs/{runId}"
 OTHERWISE = (
     ("/api/oauth/client.json", 404),
     (f"{_OF_RUN}/tool-results", 409),
+    (f"{_OF_RUN}/tool-results/{{awaitId}}", 409),
     (f"{_OF_RUN}/tool-leases", 409),
     (f"{_OF_RUN}/tool-leases/heartbeat", 409),
     (f"{_OF_RUN}/tool-leases/release", 409),
@@ -83,6 +86,7 @@ BODIES: dict[Any, Json] = {
     SessionModel: MODEL,
     MessageModel: {"prompt": "hi"},
     ToolResult: {"toolUseId": "none", "result": "x"},
+    ResultsModel: {"results": [{"toolUseId": "none", "result": "x"}]},
     ClaimModel: {"toolUseId": "none"},
     LeaseModel: {"toolUseId": "none", "token": "none"},
     AnswerModel: {"outcome": "approved"},
@@ -265,7 +269,7 @@ def test_a_field_that_is_always_true_is_a_boolean(page: Json) -> None:
 
 def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
     run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
-    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId"}
+    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId", *ENGINE_OPTIONS}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:

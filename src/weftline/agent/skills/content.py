@@ -90,8 +90,8 @@ async def _output(command: str, runs: Runs, timeout_s: float) -> str:
     if ran.timed_out:
         return prompts.command_timed_out(command, timeout_s)
     if ran.exit_code != 0:
-        said = ran.stderr or ran.stdout
-        return prompts.command_failed(command, ran.exit_code, tail(said, 0, max_bytes=1024).strip())
+        output = ran.stderr or ran.stdout
+        return prompts.command_failed(command, ran.exit_code, tail(output, 0, max_bytes=1024).strip())
     return tail(ran.stdout, ran.dropped_stdout, max_bytes=MAX_COMMAND_BYTES).rstrip("\n")
 
 

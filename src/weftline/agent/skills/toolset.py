@@ -115,12 +115,12 @@ class Skills:
             if self._tools is None:
                 found = await asyncio.to_thread(discover, self._places, inline=self._inline, disabled=self._disabled)
                 self._report(found.diagnostics)
-                await _tell(self.on_resolve, SkillsResolved(found.skills, found.diagnostics))
+                await _notify(self.on_resolve, SkillsResolved(found.skills, found.diagnostics))
                 draft = SkillsCatalog(list(found.skills))
                 for handler in tuple(self.on_catalog):
                     changed = SkillsCatalog(list(draft.skills))
                     # One that fails half way has changed nothing.
-                    draft = changed if await _tell([handler], changed) else draft
+                    draft = changed if await _notify([handler], changed) else draft
                 self.catalog = Catalog(draft.skills)
                 self._tools = skill_tools(self, self.catalog.names)
             return self._tools
@@ -140,7 +140,7 @@ class Skills:
         await self.open()
         skill = self._known(name)
         if SkillActivations(self._next_run, max_active=self.max_active).activate(name, via="explicit"):
-            await _tell(self.on_activate, SkillActivated(skill, "explicit"))
+            await _notify(self.on_activate, SkillActivated(skill, "explicit"))
 
     async def deactivate(self, name: str, *, state: State | None = None, run_id: str = "") -> None:
         """Ends the activation of a skill for the next run and, if its state is given, for the present one.
@@ -151,9 +151,9 @@ class Skills:
         await self.open()
         skill = self._known(name)
         if SkillActivations(self._next_run).deactivate(name):
-            await _tell(self.on_deactivate, SkillDeactivated(skill, "explicit"))
+            await _notify(self.on_deactivate, SkillDeactivated(skill, "explicit"))
         if state is not None and SkillActivations(state).deactivate(name):
-            await _tell(self.on_deactivate, SkillDeactivated(skill, "explicit", run_id))
+            await _notify(self.on_deactivate, SkillDeactivated(skill, "explicit", run_id))
 
     async def reset(self) -> None:
         """Ends what was activated for the next run."""
@@ -181,7 +181,7 @@ class Skills:
             skill = self.catalog.get(name)
             try:
                 if skill is not None and activations.activate(name, via="resume"):
-                    await _tell(self.on_activate, SkillActivated(skill, "resume", run_id))
+                    await _notify(self.on_activate, SkillActivated(skill, "resume", run_id))
             except TooManyActive:
                 _log.info("run %s: the skill %s is not resumed, as %s are active", run_id, name, self.max_active)
         return "\n\n".join(contents)
@@ -232,14 +232,14 @@ class Skills:
             raise ToolFailed(prompts.too_many_active(name, activations.names, self.max_active or 0)) from None
         content = await content_of(skill, self.runs)
         activations.activate(name, via="model")
-        await _tell(self.on_activate, SkillActivated(skill, "model", context.run_id))
+        await _notify(self.on_activate, SkillActivated(skill, "model", context.run_id))
         return content
 
     async def _clear(self, state: State, reason: Reason, run_id: str) -> None:
         for active in SkillActivations(state).clear():
             skill = self.catalog.get(active.name)
             if skill is not None:
-                await _tell(self.on_deactivate, SkillDeactivated(skill, reason, run_id))
+                await _notify(self.on_deactivate, SkillDeactivated(skill, reason, run_id))
 
     def _known(self, name: str) -> Skill:
         skill = self.catalog.get(name)
@@ -313,7 +313,7 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().absolute()
 
 
-async def _tell(handlers: Sequence[Callable[[Any], object]], event: object) -> bool:
+async def _notify(handlers: Sequence[Callable[[Any], object]], event: object) -> bool:
     """False if one of the handlers failed; the others are told all the same."""
     failures = 0
     for handler in tuple(handlers):

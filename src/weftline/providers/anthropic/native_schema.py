@@ -18,7 +18,7 @@ _NOTES: Final = frozenset(
     {"$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
 )
 """Keywords that restrict nothing."""
-_SAID: Final = frozenset(
+_DESCRIBED: Final = frozenset(
     {
         "default", "format", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
         "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
@@ -84,7 +84,7 @@ class _Native:
             self._target(given["$ref"])
             # Nothing may stand beside a reference.
             return {**out, "$ref": given["$ref"]}
-        if given.keys() - _KEPT - _NOTES - _SAID - _HANDLED:
+        if given.keys() - _KEPT - _NOTES - _DESCRIBED - _HANDLED:
             raise _NotNative
         out |= {name: value for name, value in given.items() if name in _KEPT}
         self._check(given)
@@ -132,15 +132,15 @@ class _Native:
 
     def _words(self, given: Schema, out: Schema) -> Schema:
         kept: Schema = {}
-        said: list[str] = []
-        for name in given.keys() & _SAID:
+        sentences: list[str] = []
+        for name in given.keys() & _DESCRIBED:
             value = given[name]
             if (name == "format" and str(value) in _FORMATS) or (name == "minItems" and value in (0, 1)):
                 kept[name] = value
             else:
-                said.append(f"{name}: {msgspec.json.encode(value).decode()}")
-        if said:
-            words = f"({', '.join(sorted(said))})"
+                sentences.append(f"{name}: {msgspec.json.encode(value).decode()}")
+        if sentences:
+            words = f"({', '.join(sorted(sentences))})"
             kept["description"] = f"{out['description']} {words}" if out.get("description") else words
         return kept
 

@@ -121,7 +121,7 @@ class Reader:
                     break
                 self._take(event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if not self._has_said_why():
+            if not self._has_stop_reason():
                 raise ProviderError("server", "Anthropic's answer could not be read.", unanswered=True) from None
             self._finish()
         return self._taken()
@@ -149,12 +149,12 @@ class Reader:
 
         Asking again for an answer that has arrived would cost twice.
         """
-        if self.finished or self.error_body is not None or not self._has_said_why():
+        if self.finished or self.error_body is not None or not self._has_stop_reason():
             return []
         self._finish()
         return self._taken()
 
-    def _has_said_why(self) -> bool:
+    def _has_stop_reason(self) -> bool:
         """Whether the answer is complete but for its last event. What fails after that does not invalidate it."""
         return self._stop_reason is not None and not self._open
 
@@ -188,7 +188,7 @@ class Reader:
             case "message_stop":
                 self._finish()
             case "error":
-                if self._has_said_why():
+                if self._has_stop_reason():
                     self._finish()
                 else:
                     self.error_body = data

@@ -177,11 +177,11 @@ class ChatReader:
         if data == b"[DONE]":
             return self._finish() if self._answered else []
         # What fails after an answer has said why it stopped does not invalidate it. If it was cut, the error says more.
-        said = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
+        reason = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
         try:
             answer = decode(data, _Answer, _answers)
         except ProviderError:
-            if said is None:
+            if reason is None:
                 raise
             return self._finish()
         chunks: list[Chunk] = []
@@ -194,8 +194,8 @@ class ChatReader:
             if usage is not None:
                 chunks.append(UsageUpdate(usage))
         failed = present(answer.error)
-        if said is not None and (failed or self._reason == "error"):
-            self._reason = said
+        if reason is not None and (failed or self._reason == "error"):
+            self._reason = reason
             return chunks + self._finish()
         if failed:
             recovered = self.recover(data)

@@ -30,7 +30,7 @@ MAX_ASKED = 50
 _ANSWERABLE = ("question", "plan", "clarification")
 
 
-class Spoken(Struct, frozen=True):
+class TaskMessage(Struct, frozen=True):
     """A message of a task. `data` is its text in a form for programs, `note` what the reader can do about it."""
 
     id: str
@@ -47,7 +47,7 @@ class Named(NamedTuple):
     value: Any
 
 
-def put(asked: Sequence[OpenAwait], *, task: int) -> Spoken:
+def put(asked: Sequence[OpenAwait], *, task: int) -> TaskMessage:
     """What is asked, in one message: with a part for programs for each."""
     read = [(one, bodies.decode_await(one.body)) for one in asked]
     texts = [_in_words(body) for _, body in read]
@@ -57,7 +57,7 @@ def put(asked: Sequence[OpenAwait], *, task: int) -> Spoken:
     note = _note([one.kind for one in asked], below=below)
     if not note and read[0][1].multiple:
         note = prompts.A2A_CHOICES
-    return Spoken(name_of(asked[0], task=task), "agent", text, data, note)
+    return TaskMessage(name_of(asked[0], task=task), "agent", text, data, note)
 
 
 def name_of(one: OpenAwait, *, task: int) -> str:
@@ -65,9 +65,9 @@ def name_of(one: OpenAwait, *, task: int) -> str:
     return one.id if one.run == task else f"{ids.run_id(one.run, one.salt)}/{one.id}"
 
 
-def question(id: str, kind: str, body: AwaitBody) -> Spoken:
+def question(id: str, kind: str, body: AwaitBody) -> TaskMessage:
     """One of the questions that were asked."""
-    return Spoken(id, "agent", _in_words(body), (_data(id, kind, body),))
+    return TaskMessage(id, "agent", _in_words(body), (_data(id, kind, body),))
 
 
 def _in_words(body: AwaitBody) -> str:
@@ -80,7 +80,7 @@ def how_to_answer(one: OpenAwait) -> str:
     return f" {prompts.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
 
 
-def reply(head: AwaitClosed, body: bytes) -> Spoken | None:
+def reply(head: AwaitClosed, body: bytes) -> TaskMessage | None:
     """What somebody said to an await; None if nobody did."""
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     match head.outcome:
@@ -92,7 +92,7 @@ def reply(head: AwaitClosed, body: bytes) -> Spoken | None:
             text = f"Denied: {answer.reason}" if answer.reason else "Denied."
         case "expired" | "withdrawn":
             return None
-    return Spoken(f"{head.id}_answer", "user", text)
+    return TaskMessage(f"{head.id}_answer", "user", text)
 
 
 def _data(id: str, kind: str, body: AwaitBody) -> dict[str, Any]:

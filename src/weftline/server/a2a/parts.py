@@ -64,8 +64,8 @@ def content_of(parts: Sequence[Part]) -> Content:
     if len(attachments) > MAX_ATTACHMENTS:
         raise invalid("message.parts", f"a message can have at most {MAX_ATTACHMENTS} images and PDF files.")
     data = tuple([part.value for part in parts if isinstance(part, DataPart)])
-    said = [piece for piece, part in zip(pieces, parts, strict=True) if not isinstance(part, DataPart)]
-    return Content(text, attachments, data, _joined(said))
+    texts = [piece for piece, part in zip(pieces, parts, strict=True) if not isinstance(part, DataPart)]
+    return Content(text, attachments, data, _joined(texts))
 
 
 def _joined(pieces: Sequence[str | TakenAttachment]) -> str:

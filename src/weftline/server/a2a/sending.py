@@ -15,7 +15,7 @@ from weftline.server.a2a import asking
 from weftline.server.a2a.asking import Named
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
-from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_heard, has_taken, is_below, read_task
+from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_received, has_taken, is_below, read_task
 from weftline.server.following import Host
 from weftline.server.views import run_summary
 from weftline.store.awaits import AwaitFilter
@@ -47,7 +47,7 @@ class Deliveries:
             await self._answer(row, sent, named, sender=sender)
             return
         answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
-        if await has_taken(engine, row, sent.id, sent.text) or await has_heard(engine, row.key, answer):
+        if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
         now = await engine.row(row.key)
         assert now is not None

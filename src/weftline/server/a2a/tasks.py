@@ -33,7 +33,7 @@ from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
 from weftline.server.a2a import asking
-from weftline.server.a2a.asking import Spoken
+from weftline.server.a2a.asking import TaskMessage
 from weftline.server.following import CONTEXT_KEY, usage
 from weftline.server.views import run_view
 from weftline.store.awaits import AwaitFilter, OpenAwait
@@ -78,7 +78,7 @@ class Task(Struct, frozen=True):
     """The last entry that this projection includes."""
     turn_seq: int
     """The entry that completed the last turn; 0 if there was none."""
-    said: Spoken | None
+    message: TaskMessage | None
     """What the agent says with this state: its answer, its error or its question."""
     result: str | None
     """The answer, if it succeeded."""
@@ -86,7 +86,7 @@ class Task(Struct, frozen=True):
     """The answer as JSON, if the agent has an output schema."""
     error: str | None
     error_class: str | None
-    history: tuple[Spoken, ...]
+    history: tuple[TaskMessage, ...]
     usage: dict[str, Any] | None
     question: str | None = None
     """The id of the call that the next message answers."""
@@ -100,8 +100,8 @@ class Task(Struct, frozen=True):
     @property
     def size(self) -> int:
         """The length of its text, in characters."""
-        said = self.said.text if self.said is not None else ""
-        return len(said) + len(self.result or "") + sum([len(one.text) for one in self.history])
+        text = self.message.text if self.message is not None else ""
+        return len(text) + len(self.result or "") + sum([len(one.text) for one in self.history])
 
     @property
     def waits(self) -> bool:
@@ -146,7 +146,11 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
         at_us=row.changed_at,
         seq=row.next_seq - 1,
         turn_seq=max((fact.seq for fact in facts if type(fact.head) is TurnCompleted), default=0),
-        said=_question(question) if question is not None else asking.put(asked, task=row.key) if asked else _said(run),
+        message=_question(question)
+        if question is not None
+        else asking.put(asked, task=row.key)
+        if asked
+        else _final_message(run),
         result=(run.final_text or "") if run.status == "succeeded" else None,
         data=_data(run),
         error=run.error,
@@ -209,9 +213,9 @@ def _open_calls(facts: list[_Read]) -> list[_Read]:
     return list(waiting.values())
 
 
-def _said(run: RunView) -> Spoken | None:
+def _final_message(run: RunView) -> TaskMessage | None:
     text = run.final_text if run.status == "succeeded" else run.error
-    return Spoken(f"msg_{run.id}", "agent", text) if text else None
+    return TaskMessage(f"msg_{run.id}", "agent", text) if text else None
 
 
 def _data(run: RunView) -> Raw | None:
@@ -221,36 +225,38 @@ def _data(run: RunView) -> Raw | None:
     return Raw(run.final_text.encode())
 
 
-def _question(fact: _Read) -> Spoken:
+def _question(fact: _Read) -> TaskMessage:
     head = fact.head
     assert isinstance(head, CallOpened)
     args = bodies.decode_opened(fact.body).args
     given = decode(args)
     words = next((given[name] for name in _QUESTION_ARGS if isinstance(given.get(name), str)), None)
     data = {"toolUseId": head.id, "name": head.name, "args": Raw(args), "kind": head.client}
-    return Spoken(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", (data,))
+    return TaskMessage(head.id, "agent", words or f"{head.name} {bytes(args).decode()}", (data,))
 
 
-async def _history(engine: Engine, row: RunRow, run: RunView, facts: list[_Read], length: int) -> tuple[Spoken, ...]:
-    spoken = [one for fact in facts if (one := _spoken(run, fact)) is not None]
-    if len(spoken) < length and len(facts) < max(_LOOK_BACK, length):
-        spoken = await _input(engine, row, run) + spoken
-    return tuple(spoken[-length:])
+async def _history(
+    engine: Engine, row: RunRow, run: RunView, facts: list[_Read], length: int
+) -> tuple[TaskMessage, ...]:
+    messages = [one for fact in facts if (one := _message_of(run, fact)) is not None]
+    if len(messages) < length and len(facts) < max(_LOOK_BACK, length):
+        messages = await _input(engine, row, run) + messages
+    return tuple(messages[-length:])
 
 
-def _spoken(run: RunView, fact: _Read) -> Spoken | None:
+def _message_of(run: RunView, fact: _Read) -> TaskMessage | None:
     match fact.head:
         case MessageQueued(id=identity):
             queued = bodies.decode_queued(fact.body)
-            return Spoken(queued.message_id or f"{run.id}_{identity}", "user", joined_text(queued.parts))
+            return TaskMessage(queued.message_id or f"{run.id}_{identity}", "user", joined_text(queued.parts))
         case TurnCompleted(turn=turn):
             text = bodies.decode_turn(fact.body).message.text
-            return Spoken(f"{run.id}_turn_{turn}", "agent", text) if text else None
+            return TaskMessage(f"{run.id}_turn_{turn}", "agent", text) if text else None
         case CallOpened(client=str(), blocked=False):
             return _question(fact)
         case CallClosed(client=str(), how="returned" | "failed") as head:
             closed = bodies.decode_closed(fact.body)
-            return Spoken(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
+            return TaskMessage(closed.message_id or f"{head.id}_answer", "user", joined_text(closed.parts))
         case AwaitOpened(id=identity, kind=kind):
             return asking.question(identity, kind, bodies.decode_await(fact.body))
         case AwaitClosed() as head:
@@ -259,31 +265,31 @@ def _spoken(run: RunView, fact: _Read) -> Spoken | None:
             return None
 
 
-async def _input(engine: Engine, row: RunRow, run: RunView) -> list[Spoken]:
+async def _input(engine: Engine, row: RunRow, run: RunView) -> list[TaskMessage]:
     """The run's input; empty if retention has removed it."""
     first = await engine.entry(row.key, 1)
     if first is None:
         return []
     try:
-        messages = decode_plan(bodies.decode_created(first.body).plan).messages
+        planned = decode_plan(bodies.decode_created(first.body).plan).messages
     except DecodeError:  # of newer code, or damaged
         return []
-    given = [message for message in messages if isinstance(message, User | Assistant) and message.parts]
-    spoken = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]
-    if spoken and MESSAGE_KEY in run.metadata:
-        spoken[-1] = replace(spoken[-1], id=run.metadata[MESSAGE_KEY])
-    return spoken
+    given = [message for message in planned if isinstance(message, User | Assistant) and message.parts]
+    messages = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]
+    if messages and MESSAGE_KEY in run.metadata:
+        messages[-1] = replace(messages[-1], id=run.metadata[MESSAGE_KEY])
+    return messages
 
 
-def _given(message: User | Assistant, id: str) -> Spoken:
+def _given(message: User | Assistant, id: str) -> TaskMessage:
     if isinstance(message, Assistant):
-        return Spoken(id, "agent", message.text)
+        return TaskMessage(id, "agent", message.text)
     files = [part for part in message.parts if not isinstance(part, Text)]
     about = [{"mediaType": file.media_type, "name": file.name, "sizeBytes": file.size} for file in files]
-    return Spoken(id, "user", message.text, ({"attachments": about},) if about else ())
+    return TaskMessage(id, "user", message.text, ({"attachments": about},) if about else ())
 
 
-async def has_heard(engine: Engine, key: int, answer: Answer) -> bool:
+async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
     """Whether this answer, of this very request, was given to something that the run, or one below it, asked."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
     for one in await engine.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
@@ -292,7 +298,7 @@ async def has_heard(engine: Engine, key: int, answer: Answer) -> bool:
                 return True
             continue
         head = decode_fact.decode(one.head)
-        if isinstance(head, CallStarted) and head.child and await has_heard(engine, ids.key_of(head.child), answer):
+        if isinstance(head, CallStarted) and head.child and await has_received(engine, ids.key_of(head.child), answer):
             return True
     return False
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from msgspec import UNSET, DecodeError, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from weftline.server.a2a.asking import Spoken
+from weftline.server.a2a.asking import TaskMessage
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
 from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
@@ -157,7 +157,7 @@ class V03:
     version = "0.3"
     extended_card_error = EXTENDED_CARD_NOT_CONFIGURED
     follows_ended = True
-    shows_data = False
+    includes_data = False
     nothing_to_follow = 404
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,
@@ -241,12 +241,12 @@ class V03:
 
 
 def _status(task: Task) -> _Status:
-    return _Status(task.state, iso(task.at_us), None if task.said is None else _message(task, task.said))
+    return _Status(task.state, iso(task.at_us), None if task.message is None else _message(task, task.message))
 
 
-def _message(task: Task, spoken: Spoken) -> Message:
-    parts: list[_Text | _Data] = [_Text(spoken.text)]
-    parts += [_Data(one) for one in spoken.data]
-    if spoken.note:
-        parts.append(_Text(spoken.note))
-    return Message(spoken.id, parts, task.context_id, task.id, role=spoken.role)
+def _message(task: Task, message: TaskMessage) -> Message:
+    parts: list[_Text | _Data] = [_Text(message.text)]
+    parts += [_Data(one) for one in message.data]
+    if message.note:
+        parts.append(_Text(message.note))
+    return Message(message.id, parts, task.context_id, task.id, role=message.role)

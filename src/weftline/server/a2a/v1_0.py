@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, convert, field
 from msgspec.json import decode
 
-from weftline.server.a2a.asking import Spoken
+from weftline.server.a2a.asking import TaskMessage
 from weftline.server.a2a.dialect import ListQuery, Operation, SentMessage, TaskQuery, history_length
 from weftline.server.a2a.parts import DataPart, FilePart, Part, TextPart, check_name, content_of
 from weftline.server.a2a.rpc import (
@@ -186,7 +186,7 @@ class V1:
     version = "1.0"
     extended_card_error = UNSUPPORTED_OPERATION
     follows_ended = False
-    shows_data = True
+    includes_data = True
     nothing_to_follow = 200
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,
@@ -301,13 +301,13 @@ def _task(task: Task, *, artifacts: bool = True) -> TaskObject:
 
 
 def _status(task: Task) -> _Status:
-    said = UNSET if task.said is None else _message(task, task.said)
-    return _Status(_STATE_NAMES[task.state], iso(task.at_us), said)
+    message = UNSET if task.message is None else _message(task, task.message)
+    return _Status(_STATE_NAMES[task.state], iso(task.at_us), message)
 
 
-def _message(task: Task, spoken: Spoken) -> Message:
-    parts = [PartObject(text=spoken.text)]
-    parts += [PartObject(data=one, media_type="application/json") for one in spoken.data]
-    if spoken.note:
-        parts.append(PartObject(text=spoken.note))
-    return Message(spoken.id, f"ROLE_{spoken.role.upper()}", parts, task.context_id, task.id)
+def _message(task: Task, message: TaskMessage) -> Message:
+    parts = [PartObject(text=message.text)]
+    parts += [PartObject(data=one, media_type="application/json") for one in message.data]
+    if message.note:
+        parts.append(PartObject(text=message.note))
+    return Message(message.id, f"ROLE_{message.role.upper()}", parts, task.context_id, task.id)

@@ -96,9 +96,9 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
         found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-        shown = AwaitPage(await await_views(page, app.engine.session_id), more)
+        views = AwaitPage(await await_views(page, app.engine.session_id), more)
         large = sum([len(one.body) for one in page]) > _MADE_HERE_BYTES
-        return Response(await asyncio.to_thread(encode, shown) if large else encode(shown))
+        return Response(await asyncio.to_thread(encode, views) if large else encode(views))
 
 
 async def answer(app: App, request: Request, principal: Principal) -> Response:
@@ -110,8 +110,8 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
     # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
-    said = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
-    outcome = await app.engine.answer_await(key, await_id, said, by=who, person_of=partial(person_of, app.workspaces))
+    given = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
+    outcome = await app.engine.answer_await(key, await_id, given, by=who, person_of=partial(person_of, app.workspaces))
     return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
 
 
@@ -149,8 +149,8 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body(limit=_BODY_BYTES)
     sent, unknown = parsed_as(MessageToRunModel, await parsed(decode_object, raw))
     warnings = app.unknown_fields.warnings(request, unknown)
-    say = app.engine.steer if sent.mode == "steer" else app.engine.follow_up
-    id = await say(key, sent.text, by=principal.who, labels=sent.labels, idempotency_key=once)
+    send = app.engine.steer if sent.mode == "steer" else app.engine.follow_up
+    id = await send(key, sent.text, by=principal.who, labels=sent.labels, idempotency_key=once)
     return Response(encode(QueuedMessage(id=id, by=principal.who, warnings=warnings)))
 
 

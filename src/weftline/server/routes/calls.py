@@ -32,7 +32,7 @@ async def of_run(app: App, request: Request, principal: Principal) -> Response:
 
 async def grants(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    return Response(encode(GrantList(grant_views(await app.engine.grants(row)))))
+    return Response(encode(GrantList(await grant_views(app.workspaces, await app.engine.grants(row)))))
 
 
 async def in_doubt(app: App, request: Request, principal: Principal) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
@@ -35,6 +35,7 @@ _AT_ONCE = 16
 """Runs that are looked up before others have their turn: a millisecond."""
 RUN_STATUSES: tuple[str, ...] = get_args(Status)
 SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
+_YES_OR_NO = ("true", "false")
 
 
 async def runs(app: App, request: Request, principal: Principal) -> Response:
@@ -48,6 +49,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         limit=wanted.limit + 1,
         statuses=statuses,
         thread=wanted.thread,
+        with_children=one_of(request, "children", _YES_OR_NO) == "true",
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
@@ -265,6 +267,11 @@ ROUTES = (
                 "idPrefix",
                 Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
                 "Only runs whose id begins with this.",
+            ),
+            QueryParameter(
+                "children",
+                Literal["true", "false"],
+                "`true`: with `sessionId`, also the runs of subagents below those of the session.",
             ),
             *_FILTERS,
         ),

@@ -41,6 +41,7 @@ class MemoryRun:
             suspect=0,
             alone=0,
             deaths=0,
+            family=new.family,
         )
         self.trial = 0
         """The owner epoch in which its recovery began."""
@@ -113,7 +114,11 @@ class MemoryRun:
         return (
             (wanted.workspace is None or row.workspace == wanted.workspace)
             and (wanted.before is None or row.key < wanted.before)
-            and (wanted.thread is None or row.thread == wanted.thread)
+            and (
+                wanted.thread is None
+                or row.thread == wanted.thread
+                or (wanted.with_children and row.family == wanted.thread)
+            )
             and (not wanted.agents or row.agent in wanted.agents)
             and (not wanted.statuses or row.status in wanted.statuses)
             and (wanted.changed_since is None or row.changed_at >= wanted.changed_since)
@@ -134,7 +139,7 @@ def check_possible(write: Write) -> None:
         texts.append(item.kind)
     new = write.new
     if new is not None:
-        numbers += [new.workspace, new.thread, new.created_at, new.rules]
+        numbers += [new.workspace, new.thread, new.family, new.created_at, new.rules]
         texts += [new.salt, new.name, new.metadata, new.agent or "", *(new.idempotency or ())[:2]]
         decode(new.metadata, type=dict[str, str])
     for number in numbers:

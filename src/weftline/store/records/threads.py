@@ -134,15 +134,15 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
     )
 
 
-def said_in(key: int) -> Query[list[tuple[int, bytes]]]:
+def messages_of(key: int) -> Query[list[tuple[int, bytes]]]:
     """The messages of a thread, oldest first, each with the run that left it there."""
     rows = yield from statement("SELECT run, message FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
     return [(row[0], row[1]) for row in rows]
 
 
-def say(key: int, said: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
+def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
     """Gives a new thread messages that were said elsewhere; `format` is that of the log that they are from."""
-    for pos, (run, message) in enumerate(said, 1):
+    for pos, (run, message) in enumerate(messages, 1):
         yield from statement(
             "INSERT INTO thread_messages (thread, pos, run, message) VALUES ($1, $2, $3, $4)", key, pos, run, message
         )
@@ -202,14 +202,14 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         f" LIMIT {mark(wanted.limit)}",
         *values,
     )
-    return [_shown(row) for row in rows]
+    return [_to_row(row) for row in rows]
 
 
 def _thread(row: Row | None) -> ThreadRow | None:
-    return None if row is None else _shown(row)
+    return None if row is None else _to_row(row)
 
 
-def _shown(row: Row) -> ThreadRow:
+def _to_row(row: Row) -> ThreadRow:
     thread, read = ThreadRow(*row), Columns()
     return replace(
         thread,

@@ -46,6 +46,11 @@ def by_email(email: str) -> Query[User | None]:
     return User(*row) if row else None
 
 
+def by_id(id: str) -> Query[User | None]:
+    row = yield from one(f"{_USER} WHERE u.id = $1", id)
+    return User(*row) if row else None
+
+
 def by_key(key: int) -> Query[User | None]:
     row = yield from one(f"{_USER} WHERE u.key = $1", key)
     return User(*row) if row else None

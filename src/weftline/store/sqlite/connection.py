@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def snapshot(db: apsw.Connection) -> Generator[apsw.Connection]:
         raise read_error(error) from error
 
 
-def migrations() -> list[tuple[int, str]]:
+@cache
+def migrations() -> Sequence[tuple[int, str]]:
     """The numbered migrations, in order."""
     folder = resources.files("weftline.store.sqlite") / "migrations"
     found = [
@@ -68,18 +70,30 @@ def migrations() -> list[tuple[int, str]]:
         for file in folder.iterdir()
         if file.name.endswith(".sql")
     ]
-    return sorted(found)
+    return tuple(sorted(found))
+
+
+@cache
+def whole_schema() -> str:
+    """What all migrations lead to, at a third of the time that they take."""
+    return (resources.files("weftline.store.sqlite") / "schema.sql").read_text(encoding="utf-8")
 
 
 def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]] | None = None) -> None:
-    """Migrates the schema to the current version, each step and its number in one transaction; a new store in one."""
-    steps = migrations() if steps is None else steps
+    """Migrates the schema to the current version, each step and its number in one transaction.
+
+    A new store is made in one transaction: of the whole schema, or of the given steps.
+    """
+    known = migrations() if steps is None else steps
+    newest = known[-1][0]
     try:
-        version = check_version(db, path=path, newest=steps[-1][0])
+        version = check_version(db, path=path, newest=newest)
         if version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchall():
             raise StoreError(f"{path} holds a database that is not a Weftline store.")
+        if version == 0 and steps is None:
+            known = [(newest, whole_schema())]
         with db if version == 0 else nullcontext():
-            for number, sql in steps:
+            for number, sql in known:
                 if number > version:
                     with db:
                         db.execute(sql)

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -55,10 +57,23 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
 def records_in_memory() -> apsw.Connection:
     """A database for the records alone. It lacks the log's tables, so that a query that reads them fails."""
     db = apsw.Connection(":memory:", statementcachesize=256)
-    migrate(db, path=Path(":memory:"))
-    for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
-        db.execute(f"DROP TABLE {table}")
+    with closing(apsw.Connection(":memory:")) as blank:
+        blank.deserialize("main", _blank_records())
+        with db.backup("main", blank, "main") as copying:  # unlike what was deserialized, it may grow without limit
+            copying.step()
     return db
+
+
+@cache
+def _blank_records() -> bytes:
+    """Made once per process: the statements that make the tables take twenty times as long as the copy."""
+    with closing(apsw.Connection(":memory:")) as db:
+        migrate(db, path=Path(":memory:"))
+        for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
+            db.execute(f"DROP TABLE {table}")
+        db.execute("DELETE FROM store")  # the id of one store is not the id of all
+        db.execute("VACUUM")
+        return db.serialize("main")
 
 
 def transact(db: apsw.Connection, body: Callable[[apsw.Connection], T]) -> T:

@@ -20,7 +20,7 @@ RUN_COLUMNS = (
     " runs.rules, runs.format, coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0),"
     " runs.thread IS NOT NULL AND runs.ended_at IS NULL AND"
     " (SELECT active_run FROM threads WHERE threads.key = runs.thread) IS NOT runs.key,"
-    " runs.state, runs.state_seq, runs.fold, runs.suspect, runs.alone, runs.deaths"
+    " runs.state, runs.state_seq, runs.fold, runs.suspect, runs.alone, runs.deaths, runs.family"
 )
 _QUEUED = 18
 """The position of the one column that is true or false: SQLite has no booleans."""
@@ -46,7 +46,7 @@ def _run_row(values: list[Any]) -> RunRow:
     return RunRow(*values)
 
 
-def shown_run_row(row: Any) -> RunRow:
+def readable_run_row(row: Any) -> RunRow:
     """For whoever shows it; see `weftline.store.columns`."""
     run, read = _run_row(list(row)), Columns()
     run.salt = read.text("salt", run.salt)

@@ -85,12 +85,14 @@ CREATE TABLE runs (
   state_seq INTEGER NOT NULL,     -- the last seq that `state` has folded
   state BLOB NOT NULL,
   secrets BLOB,                   -- sealed: header values of the tools that the server dials, until the run has ended
-  format INTEGER NOT NULL DEFAULT 0  -- the number of the vocabulary of its latest entries
+  format INTEGER NOT NULL DEFAULT 0,  -- the number of the vocabulary of its latest entries
+  family INTEGER                  -- of a child run: the thread that the topmost run above it is on
 ) STRICT;
 
 CREATE INDEX runs_due ON runs (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX runs_by_thread ON runs (thread, place) WHERE thread IS NOT NULL;
 CREATE INDEX runs_by_workspace ON runs (workspace, key);
+CREATE INDEX runs_by_family ON runs (family, key) WHERE family IS NOT NULL;
 CREATE INDEX runs_on_trial ON runs (trial) WHERE trial != 0;
 
 CREATE TABLE entries (

@@ -24,8 +24,8 @@ INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES "
 INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
 INSERT_RUNS = (
     "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"
-    " ended_at, next_seq, version, epoch, due_at, rules, fold, state_seq, state, secrets, format) VALUES ",
-    22,
+    " ended_at, next_seq, version, epoch, due_at, rules, fold, state_seq, state, secrets, format, family) VALUES ",
+    23,
     "",
 )
 UPDATE_RUNS = (

@@ -139,6 +139,7 @@ class _Rows:
                 write.state or b"",
                 new.secrets if write.ended_at is None else None,
                 write.format,
+                new.family,
             )
         )
         if new.metadata != "{}":

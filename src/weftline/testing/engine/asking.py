@@ -81,14 +81,14 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
 
-    async def say(answer: Answer, *, by: str = "key:ops", id: str = id) -> str:
+    async def answer_with(answer: Answer, *, by: str = "key:ops", id: str = id) -> str:
         return await refusal(bench.engine.answer_await(run.key, id, answer, by=by))
 
-    assert await say(_YES, id="await_9_9_9") == "unknown_await"
-    assert await say(Answer(outcome="answered", value="yes")) == "invalid_answer"
-    assert await say(Answer(outcome="denied", args={"n": 1})) == "invalid_answer"
-    assert await say(_YES, by="") == "invalid_answer"
-    assert await say(replace(_YES, remember=Pattern("pay"))) == "invalid_answer"
+    assert await answer_with(_YES, id="await_9_9_9") == "unknown_await"
+    assert await answer_with(Answer(outcome="answered", value="yes")) == "invalid_answer"
+    assert await answer_with(Answer(outcome="denied", args={"n": 1})) == "invalid_answer"
+    assert await answer_with(_YES, by="") == "invalid_answer"
+    assert await answer_with(replace(_YES, remember=Pattern("pay"))) == "invalid_answer"
     assert await _listed(bench, run) == [id]
     assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops") == "approved"
     await bench.ended(run)
@@ -98,11 +98,11 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
 async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
-    said = await asyncio.gather(
+    outcomes = await asyncio.gather(
         *[bench.engine.answer_await(run.key, id, answer, by="key:ops") for answer in (_YES, _YES, _NO)],
         return_exceptions=True,
     )
-    assert [one.code if isinstance(one, WeftlineError) else one for one in said] == (
+    assert [one.code if isinstance(one, WeftlineError) else one for one in outcomes] == (
         ["approved", "approved", "await_closed"]
     )
     await bench.ended(run)

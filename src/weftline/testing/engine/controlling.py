@@ -94,8 +94,8 @@ async def a_follow_up_comes_when_the_run_would_end(bench: Bench) -> None:
     await bench.ended(run)
     taken = facts(await bench.lines(run), MessagesTaken)
     assert [one.ids for one in taken] == [(second,), (first,)]
-    said = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
-    assert said == ["x", "also this", "and then?"]
+    texts = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
+    assert texts == ["x", "also this", "and then?"]
 
 
 async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> None:

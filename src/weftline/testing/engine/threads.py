@@ -19,8 +19,8 @@ async def runs_of_a_thread_move_in_the_order_of_their_creation(bench: Bench) -> 
     await bench.engine.answer(first.key, call, ToolOutput.of("42"))
     for run in later:
         await bench.ended(run)
-    said = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
-    assert said == ["first", "second", "third"]
+    texts = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
+    assert texts == ["first", "second", "third"]
     assert [_kind(message) for message in await _messages(bench, thread)] == ["user", "assistant"] * 3
 
 
@@ -46,9 +46,9 @@ async def what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread(bench:
     await bench.engine.answer(first.key, call, ToolOutput.of("42"))
     await bench.ended(first)
     messages = await _messages(bench, thread)
-    said = [(_kind(message), message.text) for message in messages if isinstance(message, User | Assistant)]
+    kinds_and_texts = [(_kind(message), message.text) for message in messages if isinstance(message, User | Assistant)]
     asked = [("user", "first"), ("user", "hurry")]
-    assert said == [*asked, ("assistant", "got 42"), ("user", "and then?"), ("assistant", "got 42")]
+    assert kinds_and_texts == [*asked, ("assistant", "got 42"), ("user", "and then?"), ("assistant", "got 42")]
     await bench.ended(await bench.run("history", thread=thread, text="last"))
     assert list(bench.world.conversations[-1]) == [*messages, User.of("last")]
 

@@ -58,14 +58,14 @@ async def logs_are_kept_by_level(bench: Bench) -> None:
 
 
 async def a_console_of_ones_own_is_used_instead(bench: Bench) -> None:
-    said: list[object] = []
+    reported: list[object] = []
     script = "console.log('mine'); await done(); export default typeof globalThis.console"
     python = "console.log('mine')\nprint('and', 'this')\nawait done()\ndefault = 'undefined'"
-    console = {"log": said.append}
+    console = {"log": reported.append}
     execution = bench.start(script, python, globals={"console": console, "done": lambda: None})
     assert await value_of(execution) == "undefined"
     expected = ["mine", "and this"] if bench.language == "python" else ["mine"]
-    assert ((await execution).logs, said) == ((), expected)
+    assert ((await execution).logs, reported) == ((), expected)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -32,10 +32,10 @@ def check_approvals(evidence: Evidence, logs: Sequence[RunLog]) -> None:
         listed = [id for (key, id) in evidence.disk.memory.awaits if key == log.key]
         require("A1", not listed, f"run {log.key} has ended, and {listed} is listed")
     by_key = {log.key: log for log in logs}
-    for (key, id), said in evidence.people.answers.items():
+    for (key, id), answer in evidence.people.answers.items():
         heads = [entry.head for entry in by_key[key].entries]
         closed = [(one.outcome, one.by) for one in heads if isinstance(one, AwaitClosed) and one.id == id]
-        require("A1", [one[0] for one in closed] == [said[0]], f"run {key}: {id} was {said}, and is {closed}")
+        require("A1", [one[0] for one in closed] == [answer[0]], f"run {key}: {id} was {answer}, and is {closed}")
 
 
 def _closed_once(log: RunLog) -> None:

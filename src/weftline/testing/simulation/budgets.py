@@ -47,9 +47,7 @@ class BudgetWatch:
         for limit in self._limits:
             spent, reserved = sums.of(limit.unit)
             what = f"{self._account} has {spent} {limit.unit} spent and {reserved} reserved of {limit.amount}"
-            # What a run gives back is lost if that very write fails; another may have reserved it in the same commit.
-            within = spent + reserved <= limit.amount or self._disk.faults.failed > 0
-            require("B2", within and min(spent, reserved) >= 0, what)
+            require("B2", spent + reserved <= limit.amount and min(spent, reserved) >= 0, what)
         self._commits += 1
         if self._commits % _EVERY == 0:
             self.compare()

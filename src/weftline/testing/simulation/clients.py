@@ -33,7 +33,7 @@ from weftline.tools.base import ToolOutput
 T = TypeVar("T")
 
 
-class Told(Struct):
+class Acknowledged(Struct):
     """What clients were told, which must stay true."""
 
     created: dict[str, str] = field(default_factory=dict[str, str])
@@ -59,7 +59,7 @@ class Clients:
         self._disk = disk
         self._rng = rng
         self._trace = trace
-        self.told = Told()
+        self.acknowledged = Acknowledged()
         self.seen: list[Seen] = []
 
     async def carry_out(self, order: Order) -> None:
@@ -96,7 +96,7 @@ class Clients:
             raise Violation("C1", f"{order.tag}: a create was answered with {error.code}: {error}") from error
         self._trace.note(f"client: {order.tag} is {_key(run_id)}")
         require("C1", self._disk.row(_key(run_id)) is not None, f"{order.tag} was created and is not there")
-        require("C1", self.told.created.setdefault(order.tag, run_id) == run_id, f"{order.tag} has two ids")
+        require("C1", self.acknowledged.created.setdefault(order.tag, run_id) == run_id, f"{order.tag} has two ids")
         return run_id
 
     def _ask_create(self, engine: Engine, order: Order) -> Awaitable[str]:
@@ -143,7 +143,7 @@ class Clients:
             return
         if accepted:
             self._trace.note(f"client: answer to {key} {call} accepted")
-            before = self.told.answered.setdefault((key, call), text)
+            before = self.acknowledged.answered.setdefault((key, call), text)
             require("C1", before == text, f"run {key}: two answers to {call} were accepted")
             require("C1", call in self._closed(key), f"run {key}: answer to {call} accepted and not durable")
 
@@ -169,18 +169,18 @@ class Clients:
         listed = [call.id for call in (*receipt.stopped, *receipt.finished, *receipt.in_doubt)]
         require("C1", sorted(listed) == sorted(self._closed(key)), f"run {key}: a cancel receipt of {listed}")
         if receipt.status == "cancelled":
-            self.told.cancelled.add(key)
+            self.acknowledged.cancelled.add(key)
 
     async def _pause(self, key: int) -> None:
         await self._wait(3.0 if self._rng.random() < 0.7 else 30.0)
         if not await self._control(lambda engine: engine.pause(key)):
             return
         self._trace.note(f"client: pause of {key} acknowledged")
-        self.told.paused.append(key)
+        self.acknowledged.paused.append(key)
         await self._wait(5.0 if self._rng.random() < 0.6 else 60.0)
         if await self._control(lambda engine: engine.resume(key)):
             self._trace.note(f"client: resume of {key} acknowledged")
-            self.told.resumed.append(key)
+            self.acknowledged.resumed.append(key)
 
     async def _control(self, ask: Callable[[Engine], Awaitable[None]]) -> bool:
         try:
@@ -202,10 +202,10 @@ class Clients:
         except Lost:
             return
         except WeftlineError:
-            self.told.not_steered.append((key, text))
+            self.acknowledged.not_steered.append((key, text))
             return
         self._trace.note(f"client: message {identity} to {key} acknowledged")
-        self.told.steered[key, identity] = text
+        self.acknowledged.steered[key, identity] = text
 
     async def insist(self, ask: Callable[[Engine], Awaitable[T]], *, impatient: float = 0.15) -> T:
         """Asks until there is an answer, or a refusal that asking again will not change."""

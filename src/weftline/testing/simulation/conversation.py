@@ -60,10 +60,10 @@ def naive_conversation(
 
 def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
     """With the latest summary, if nobody took it back, in place of the first message that it stands for."""
-    said = [(head, body) for head, body in facts if isinstance(head, ContextCompacted | ContextRestored)]
-    if not said or isinstance(said[-1][0], ContextRestored):
+    compactions = [(head, body) for head, body in facts if isinstance(head, ContextCompacted | ContextRestored)]
+    if not compactions or isinstance(compactions[-1][0], ContextRestored):
         return messages
-    head, summary = said[-1][0], bodies.decode_summary(said[-1][1])
+    head, summary = compactions[-1][0], bodies.decode_summary(compactions[-1][1])
     gone = [at for at in range(head.upto) if at not in summary.kept]
     marked = list(enumerate(messages))
     kept = [(at, message) for at, message in marked if at not in gone]
@@ -74,7 +74,7 @@ def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> 
 
 def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
     """What a run that succeeded with these facts leaves to its thread, after its own input."""
-    said: list[Message] = []
+    messages: list[Message] = []
     text, answer = "", ""
     for head, body in facts:
         match head:
@@ -82,16 +82,16 @@ def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
                 text = _text_of(bodies.decode_turn(body).message)
                 answer = "" if head.calls else text
             case MessagesTaken():
-                said += [Assistant((Text(answer),))] if answer else []
-                said += [_queued(facts, identity) for identity in head.ids]
+                messages += [Assistant((Text(answer),))] if answer else []
+                messages += [_queued(facts, identity) for identity in head.ids]
                 answer = ""
             case AwaitClosed() if head.id in _clarifications(facts):
-                said += _clarified(body)
+                messages += _clarified(body)
             case LoopDetected() | FinalForced() | OutputRejected() if body:
                 answer = ""
             case _:
                 pass
-    return [*said, Assistant((Text(text),))]
+    return [*messages, Assistant((Text(text),))]
 
 
 def _text_of(message: Message) -> str:

@@ -20,8 +20,8 @@ def check_downtime(evidence: Evidence, log: RunLog) -> None:
         stopwatch.read(entry)
         before, after = _life(evidence, entry), _life(evidence, following)
         if stopwatch.is_running and before and after and before != after:
-            said = isinstance(following.head, RunUnattended)
-            require("P7", said, f"run {log.key}: seq {following.seq} comes from another process")
+            recorded = isinstance(following.head, RunUnattended)
+            require("P7", recorded, f"run {log.key}: seq {following.seq} comes from another process")
 
 
 def _life(evidence: Evidence, entry: Entry) -> int | None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from weftline.kernel.entries import RunEnded
 from weftline.runtime import ids
 from weftline.store.base import RunRow, Stored
-from weftline.testing.simulation.clients import Told
+from weftline.testing.simulation.clients import Acknowledged
 from weftline.testing.simulation.disk import Disk, Entry
 from weftline.testing.simulation.followers import Seen
 from weftline.testing.simulation.orders import Order
@@ -73,7 +73,7 @@ class Evidence(Struct):
     orders: dict[str, Order]
     threads: list[int]
     ledger: Ledger
-    told: Told
+    acknowledged: Acknowledged
     seen: list[Seen]
     times: dict[int, Up]
     troubles: Troubles

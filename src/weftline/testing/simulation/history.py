@@ -262,7 +262,7 @@ class History:
             self.orders,
             self.threads,
             self.ledger,
-            self.clients.told,
+            self.clients.acknowledged,
             self.clients.seen,
             self.server.times,
             self.mishaps.troubles,

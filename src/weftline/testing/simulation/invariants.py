@@ -101,13 +101,13 @@ def _created_once(evidence: Evidence, logs: Sequence[RunLog]) -> None:
     for tag, count in Counter(log.order.tag for log in logs).items():
         require("C1", count == 1, f"{tag} was created {count} times")
     found = {log.order.tag: log.run_id for log in logs}
-    for tag, run_id in evidence.told.created.items():
+    for tag, run_id in evidence.acknowledged.created.items():
         require("C1", found.get(tag) == run_id, f"{tag}: told {run_id}, there is {found.get(tag)}")
 
 
 def _answers_took_effect(evidence: Evidence, logs: Sequence[RunLog]) -> None:
     by_key = {log.key: log for log in logs}
-    for (key, call), text in evidence.told.answered.items():
+    for (key, call), text in evidence.acknowledged.answered.items():
         closes = [e for e in by_key[key].entries if isinstance(e.head, CallClosed) and e.head.id == call]
         require("C1", len(closes) == 1, f"run {key}: {call} was closed {len(closes)} times")
         found = joined_text(bodies.decode_closed(closes[0].body).parts)
@@ -123,14 +123,14 @@ def _messages_took_effect(evidence: Evidence, logs: Sequence[RunLog]) -> None:
                 user = bodies.decode_message(entry.body)
                 assert isinstance(user, User)
                 texts[log.key, entry.head.id] = user.text
-    for (key, identity), text in evidence.told.steered.items():
+    for (key, identity), text in evidence.acknowledged.steered.items():
         log = by_key[key]
         queued = texts.get((key, identity))
         require("C1", queued == text, f"run {key}: message {identity} is {queued!r}")
         taken = sum(identity in e.head.ids for e in log.entries if isinstance(e.head, MessagesTaken))
         left = log.end is not None and identity in log.end.undelivered
         require("C1", taken + left == 1, f"run {key}: message {identity} was taken {taken} times and left: {left}")
-    for key, text in evidence.told.not_steered:
+    for key, text in evidence.acknowledged.not_steered:
         found = [identity for (run, identity), queued in texts.items() if run == key and queued == text]
         require("S3", not found, f"run {key}: a message that was refused is {found}")
 
@@ -141,12 +141,12 @@ def _control_took_effect(evidence: Evidence, logs: Sequence[RunLog]) -> None:
     def count(key: int, kind: type[RunPaused] | type[RunResumed] | type[CancelRequested]) -> int:
         return sum(isinstance(entry.head, kind) for entry in by_key[key].entries)
 
-    for key in evidence.told.cancelled:
+    for key in evidence.acknowledged.cancelled:
         require("C1", by_key[key].row.status == "cancelled", f"run {key}: cancelled, and {by_key[key].row.status}")
         require("C1", count(key, CancelRequested) == 1, f"run {key}: cancelled more than once")
-    for key in evidence.told.paused:
+    for key in evidence.acknowledged.paused:
         require("C1", count(key, RunPaused) >= 1, f"run {key}: paused, and it is not in its log")
-    for key in evidence.told.resumed:
+    for key in evidence.acknowledged.resumed:
         require("C1", count(key, RunResumed) >= 1, f"run {key}: resumed, and it is not in its log")
 
 
@@ -183,9 +183,9 @@ def _threads(evidence: Evidence, logs: Sequence[RunLog]) -> None:
                 text = bodies.decode_ended(log.entries[-1].body).text
                 require("C8", text.startswith(f"{log.order.tag}:"), f"run {key}: answered {text!r}")
                 expected.append(bodies.encode(User.of(f"prompt of {log.order.tag}")))
-                said = naive_exchange([(entry.head, entry.body) for entry in log.entries])
-                require("C8", said[-1] == Assistant((Text(text),)), f"run {key}: its answer is not its last text")
-                expected += [bodies.encode(message) for message in said]
+                exchange = naive_exchange([(entry.head, entry.body) for entry in log.entries])
+                require("C8", exchange[-1] == Assistant((Text(text),)), f"run {key}: its answer is not its last text")
+                expected += [bodies.encode(message) for message in exchange]
         require("C8", disk.messages(thread) == expected, f"thread {thread}: its messages are others")
 
 

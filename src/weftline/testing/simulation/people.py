@@ -72,19 +72,21 @@ class People:
     async def answer(self, one: OpenAwait) -> None:
         rng = self._rng
         if rng.random() < 0.2:
-            await self._say(one, Answer(outcome="approved"), id="await_99_0_1", wrong=True)
+            await self._send_answer(one, Answer(outcome="approved"), id="await_99_0_1", wrong=True)
         if rng.random() < 0.2:
             other = "answered" if one.kind == "confirm" else "approved"
             if one.kind != "doubt":
-                await self._say(one, Answer(outcome=other, value="x" if other == "answered" else None), wrong=True)
-        answers = [self._what_to_say(one) for _ in range(rng.choice((1, 1, 1, 2)))]
-        tasks = [self._server.outside(self._say(one, answer)) for answer in answers]
+                await self._send_answer(
+                    one, Answer(outcome=other, value="x" if other == "answered" else None), wrong=True
+                )
+        answers = [self._next_answer(one) for _ in range(rng.choice((1, 1, 1, 2)))]
+        tasks = [self._server.outside(self._send_answer(one, answer)) for answer in answers]
         for task in tasks:
             await task
         if rng.random() < 0.3:
-            await self._say(one, answers[0])  # once more: the same is accepted, if it was the first time
+            await self._send_answer(one, answers[0])  # once more: the same is accepted, if it was the first time
 
-    def _what_to_say(self, one: OpenAwait) -> Answer:
+    def _next_answer(self, one: OpenAwait) -> Answer:
         rng, body = self._rng, decode_await(one.body)
         if one.kind == "doubt":
             return self._truth(one, body.call)
@@ -103,7 +105,7 @@ class People:
         result = next((self._ledger.happened[key] for key in reversed(keys) if key in self._ledger.happened), None)
         return Answer(outcome="approved") if result is None else Answer(outcome="answered", value=result)
 
-    async def _say(self, one: OpenAwait, answer: Answer, *, id: str = "", wrong: bool = False) -> None:
+    async def _send_answer(self, one: OpenAwait, answer: Answer, *, id: str = "", wrong: bool = False) -> None:
         key, id = one.run, id or one.id
         by = f"user:{self._rng.randrange(1000)}"
         try:

@@ -246,22 +246,26 @@ class _Engine:
 
     def __init__(self, rule: PolicyRule) -> None:
         self._on = rule.engine
-        self._said: PolicyDecided | None = None
+        self._decision: PolicyDecided | None = None
         self._names: dict[int, str] = {}
 
     def read(self, head: Fact) -> None:
         match head:
             case PolicyDecided():
-                before = self._said
+                before = self._decision
                 require("P4", self._on and (before is None or before.turn < head.turn), f"asked again about {head}")
-                self._said = head
+                self._decision = head
             case CallOpened() if self._on and not head.blocked:
-                said = self._said
-                require("P4", said is not None and said.turn == head.turn, f"{head.id} begins before the engine spoke")
-                assert said is not None
-                refused = said.failed or said.disable_tools
-                refused = refused or (said.allowed is not None and head.name not in said.allowed)
-                require("P4", not refused, f"{head.name} begins although the engine said {said}")
+                decision = self._decision
+                require(
+                    "P4",
+                    decision is not None and decision.turn == head.turn,
+                    f"{head.id} begins before the engine spoke",
+                )
+                assert decision is not None
+                refused = decision.failed or decision.disable_tools
+                refused = refused or (decision.allowed is not None and head.name not in decision.allowed)
+                require("P4", not refused, f"{head.name} begins although the engine said {decision}")
             case _:
                 pass
 

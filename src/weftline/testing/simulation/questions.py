@@ -1,10 +1,11 @@
 """A3 and A4: what tools, failed calls and calls in doubt leave to people is asked, once, and what people say counts.
 
-A3: a tool that asks a person something does not run again: the answer is its result. What the first failed call of a
-turn lacks is asked once every call of the turn has its result, if the policy says so, and before the model is asked
-again; by the policy alone, the run goes on without.
+A3: a tool that asks a person something does not run again: the answer is its result, whatever ends the run after it.
+What the first failed call of a turn lacks is asked once every call of the turn has its result, if the policy says so,
+and before the model is asked again; by the policy alone, the run goes on without.
 A4: in a run that asks about calls in doubt, none that a crash cut off is closed as in doubt unless a person has said
-no, nobody answered in time, or the run came to its end; in one that does not, nobody is asked.
+no, nobody answered in time, or the run came to its end; in one that does not, nobody is asked. What a person knows of
+one is its result.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Turn(Struct):
     lost: set[int] = field(default_factory=set[int])
     """Those that a crash has cut off."""
     doubted: dict[int, str] = field(default_factory=dict[int, str])
-    said: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """What was said to each await: the outcome, and the answer."""
     lacking: int | None = None
     """The first call that lacks something."""
@@ -63,7 +64,9 @@ class _Reader:
         self._clarifies = order.policy is not None and order.policy.on_missing_fields == "await_clarification"
         self._asks = order.in_doubt == "ask"
         self._ending = log.end is None or log.end.code == "worker_error"
-        """The run was given up, and its questions with it."""
+        """Nothing is asked any more."""
+        self._given_up = self._ending
+        """The run ends without a look at what it was told."""
         self._closing = _closing_seq(log.entries)
         self._turn = _Turn()
 
@@ -92,7 +95,7 @@ class _Reader:
             case AwaitClosed():
                 answer = bodies.decode_answer(entry.body) if entry.body else bodies.AnswerBody()
                 value = "" if answer.value is UNSET else decode(answer.value)
-                turn.said[head.id] = head.outcome, str(value)
+                turn.answers[head.id] = head.outcome, str(value)
             case CallClosed():
                 self._closed(entry, head)
             case CapReached() | CancelRequested() | FinalForced():
@@ -113,15 +116,16 @@ class _Reader:
             if head.hint == "missing_fields" and (turn.lacking is None or head.index < turn.lacking):
                 turn.lacking = head.index
         if (asked := turn.asked_back.get(head.index)) is not None:
-            outcome, value = turn.said.get(asked, ("", ""))
+            outcome, value = turn.answers.get(asked, ("", ""))
             text = joined_text(bodies.decode_closed(entry.body).parts)
             answered = outcome == "answered" and (head.how, text) == ("returned", value)
-            fits = answered or (outcome in _UNANSWERED and head.how != "returned")
-            require(
-                "A3", fits or self._ending, f"{self._who}: {asked} was {outcome} {value!r}, and is {head.how} {text!r}"
-            )
+            fits = answered or (outcome in _UNANSWERED and head.how != "returned") or self._given_up
+            require("A3", fits, f"{self._who}: {asked} was {outcome} {value!r}, and is {head.how} {text!r}")
+        if (asked := turn.doubted.get(head.index)) is not None and turn.answers.get(asked, ("",))[0] == "answered":
+            known = head.how == "returned" or self._given_up
+            require("A4", known, f"{self._who}: a person said what became of {head.id}, and it is {head.how}")
         if head.how == "in_doubt" and head.index in turn.lost and self._asks and not self._ending:
-            outcome, _ = turn.said.get(turn.doubted.get(head.index, ""), ("", ""))
+            outcome, _ = turn.answers.get(turn.doubted.get(head.index, ""), ("", ""))
             asked = outcome in _UNANSWERED or entry.seq >= self._closing
             require("A4", asked, f"{self._who}: {head.id} is in doubt, and nobody was asked")
 

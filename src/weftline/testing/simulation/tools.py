@@ -215,8 +215,8 @@ class SimCode(SimTool):
             for _ in range(script.randrange(1, 4)):
                 await life.pass_time(0.2)
                 chosen = [script.choice(names) for _ in range(script.choice((1, 1, 2, 3)))]
-                said = await asyncio.gather(*[ask(name, (carry + place) % 4) for place, name in enumerate(chosen)])
-                carry = len("".join(said))
+                results = await asyncio.gather(*[ask(name, (carry + place) % 4) for place, name in enumerate(chosen)])
+                carry = len("".join(results))
             execution.ended = "returned"
             return ToolOutput.of(f"{self.spec.name} {execution.number}")
         finally:

@@ -36,13 +36,13 @@ async def entries_are_read_as_they_were_written(subject: Subject) -> None:
 async def the_store_numbers_what_it_is_given(subject: Subject) -> None:
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
-    told = [
+    flushes = [
         *await commit(log, chain.create()),
         *await commit(log, chain.append(b"a", deltas=[b"b", b"c"])),
         *await commit(log, chain.append(b"d")),
         *await commit(log, chain.append(deltas=[b"e"])),
     ]
-    assert [result.first_seq for result in told] == [1, 2, 5, 6]
+    assert [result.first_seq for result in flushes] == [1, 2, 5, 6]
     mixed = chain.append(b"f", b"g")
     mixed.items.insert(1, Item(5_000, "note.provider_call", b"", b"n\nn", 2))
     (result,) = await commit(log, mixed)
@@ -109,9 +109,9 @@ async def flushes_take_effect_in_the_order_of_the_calls(subject: Subject) -> Non
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
     bodies = [b"%d" % number for number in range(50)]
-    told = [log.flush([chain.create(body=b"0")]), *[log.flush([chain.append(body)]) for body in bodies[1:]]]
+    flushes = [log.flush([chain.create(body=b"0")]), *[log.flush([chain.append(body)]) for body in bodies[1:]]]
     async with asyncio.timeout(TIMEOUT_S):
-        for number, future in reversed(list(enumerate(told, 1))):
+        for number, future in reversed(list(enumerate(flushes, 1))):
             (result,) = await future
             assert (result.outcome, result.first_seq) == ("ok", number)
     assert await check_log(log, 1) == bodies
@@ -130,8 +130,8 @@ async def a_chain_fails_from_its_first_failure_on(subject: Subject) -> None:
     chain = await new_chain(subject)
     writes = [chain.append(b"%d" % number) for number in range(4)]
     writes[1].base_version += 7
-    told = [log.flush([write]) for write in writes]
-    assert [outcomes(await future) for future in told] == [["ok"], ["conflict"], ["conflict"], ["conflict"]]
+    flushes = [log.flush([write]) for write in writes]
+    assert [outcomes(await future) for future in flushes] == [["ok"], ["conflict"], ["conflict"], ["conflict"]]
     assert await check_log(log, 1) == [b"{}", b"0"]
 
 

@@ -62,10 +62,10 @@ async def a_blob_goes_with_the_last_log_that_names_it(subject: Subject) -> None:
 async def what_a_thread_has_heard_stays_and_what_it_has_not_goes(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
-    heard, failed = chain_of(log, 1, workspace, thread=thread), chain_of(log, 2, workspace, thread=thread)
-    await commit(log, heard.create(blobs=(A,)))
+    delivered, failed = chain_of(log, 1, workspace, thread=thread), chain_of(log, 2, workspace, thread=thread)
+    await commit(log, delivered.create(blobs=(A,)))
     await commit(log, failed.create(blobs=(B,)))
-    await commit(log, heard.end(messages=[b"{}"], ended_at=100))
+    await commit(log, delivered.end(messages=[b"{}"], ended_at=100))
     await commit(log, failed.end(ended_at=100, status="failed"))
     await log.trim(before=200, after=0, workspace=None)
     assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]

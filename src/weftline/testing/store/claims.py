@@ -95,11 +95,11 @@ async def a_fenced_member_harms_nobody_else(subject: Subject) -> None:
 async def a_claim_sees_what_was_flushed_before_it(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
-    told = [log.flush([chain.append(b"%d" % number, deltas=[b"d"])]) for number in range(10)]
+    flushes = [log.flush([chain.append(b"%d" % number, deltas=[b"d"])]) for number in range(10)]
     async with asyncio.timeout(TIMEOUT_S):
         loaded = await log.claim(1, kinds=())
         assert loaded is not None and loaded.row.next_seq == chain.seq
-        assert [outcomes(await future) for future in told] == [["ok"]] * 10
+        assert [outcomes(await future) for future in flushes] == [["ok"]] * 10
     chain.epoch = loaded.epoch
     assert outcomes(await commit(log, chain.append(b"mine"))) == ["ok"]
 

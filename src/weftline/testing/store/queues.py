@@ -86,8 +86,8 @@ async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subj
     first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
     await commit(log, first.create(), second.create())
     stale = chain_of(log, 3, workspace).append(b"a")
-    told = [log.flush([first.end(), stale]), log.flush([second.append(b"a", status="queued", due_at=LEAVE_DUE)])]
-    assert [outcomes(await future) for future in told] == [["ok", "conflict"], ["ok"]]
+    flushes = [log.flush([first.end(), stale]), log.flush([second.append(b"a", status="queued", due_at=LEAVE_DUE)])]
+    assert [outcomes(await future) for future in flushes] == [["ok", "conflict"], ["ok"]]
     assert await due_times(log, 2) == [0]
 
 

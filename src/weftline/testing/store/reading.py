@@ -90,12 +90,12 @@ async def an_entry_is_found_by_its_seq(subject: Subject) -> None:
     await commit(log, chain.append(large))
     assert (await log.entry(1, 5)) == (await log.entry(1, 5, max_bytes=100_000))
     for seq, most, size in ((5, 99_999, 100_000), (5, 10, 100_000), (3, 2, 3)):
-        told = None
+        size = None
         try:
             await log.entry(1, seq, max_bytes=most)
         except LargeEntry as large_entry:
-            told = large_entry.size
-        assert told == size
+            size = large_entry.size
+        assert size == size
 
 
 async def facts_are_found_by_their_kind(subject: Subject) -> None:
@@ -139,7 +139,7 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
         chains[1].create(agent="b", metadata='{"env":"prod"}'),
         chains[2].create(agent="a", metadata='{"env":"test","team":"x"}', rules=2),
         chains[3].create(rules=3),
-        chains[4].create(),
+        chains[4].create(family=thread),
         chain_of(log, 6, other).create(metadata='{"env":"prod"}'),
     )
     await commit(log, chains[3].end())
@@ -154,6 +154,9 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert await keys(RunFilter(workspace=workspace, before=4, limit=2)) == [3, 2]
     assert await keys(RunFilter(workspace=workspace, statuses=("succeeded", "running"))) == [5, 4]
     assert await keys(RunFilter(workspace=workspace, thread=thread)) == [2, 1]
+    assert await keys(RunFilter(workspace=workspace, thread=thread, with_children=True)) == [5, 2, 1]
+    assert await keys(RunFilter(workspace=workspace, with_children=True)) == [5, 4, 3, 2, 1]
+    assert [row.listed_under for row in await log.runs(RunFilter(workspace=workspace, limit=2))] == [thread, None]
     assert await keys(RunFilter(workspace=workspace, agents=("a",))) == [3, 1]
     assert await keys(RunFilter(workspace=workspace, agents=("a", "b", "c"))) == [3, 2, 1]
     assert await keys(RunFilter(workspace=workspace, agents=("",))) == []

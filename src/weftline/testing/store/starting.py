@@ -48,9 +48,9 @@ async def what_was_told_is_there_after_the_owner_died(subject: Subject) -> None:
 async def what_is_queued_is_written_before_the_store_is_closed(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
-    told = [log.flush([chain.append(b"%d" % number)]) for number in range(20)]
+    flushes = [log.flush([chain.append(b"%d" % number)]) for number in range(20)]
     await subject.reopen()
-    assert [outcomes(await future) for future in told] == [["ok"]] * 20
+    assert [outcomes(await future) for future in flushes] == [["ok"]] * 20
     assert len(await check_log(subject.store.log, 1)) == 21
 
 

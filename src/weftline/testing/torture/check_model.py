@@ -36,17 +36,17 @@ def _in_the_log(ledger: Ledger, log: RunLog, mine: list[Asked]) -> Iterator[str]
     for place, count in Counter((asked.life, asked.turn) for asked in mine).items():
         unknown[place[0]] += max(0, count - known[place])
     other: Counter[int] = Counter()
-    told: dict[int, str] = {}
+    differences: dict[int, str] = {}
     for asked in mine:
         right = conversations.get(asked.turn)
         if asked.messages != right:
             other[asked.life] += 1
-            told[asked.life] = _difference(asked, right)
+            differences[asked.life] = _difference(asked, right)
     for life in ledger.lives:
         if unknown[life.number] > life.may_lose:
             yield f"run {log.run}: {unknown[life.number]} requests of life {life.number} are not in the log ({life})"
         if other[life.number] > life.may_lose:
-            yield f"run {log.run}: {told[life.number]} (life {life})"
+            yield f"run {log.run}: {differences[life.number]} (life {life})"
 
 
 def _conversations(log: RunLog) -> dict[int, tuple[Line, ...]]:

@@ -18,7 +18,7 @@ def check_runs(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
         yield from _whole(log)
         yield from _innocent(ledger, log)
     yield from _created_once(ledger, logs)
-    yield from _told(ledger, logs)
+    yield from _acknowledged(ledger, logs)
     yield from _seen(ledger, logs)
     yield from _sessions(ledger, logs)
 
@@ -59,7 +59,7 @@ def _created_once(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
             yield f"order {number}: its client was told {runs}, and there is {found.get(number)}"
 
 
-def _told(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
+def _acknowledged(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
     results = {
         (log.run, fact.id): joined_text(bodies.decode_closed(entry.body).parts)
         for log in logs

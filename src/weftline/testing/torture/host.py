@@ -111,14 +111,14 @@ class Host:
         )
         try:
             async with asyncio.timeout(_STOP_S):
-                _, said = await other.communicate()
+                _, output = await other.communicate()
         except TimeoutError:
             other.kill()
             await other.wait()
             self._ledger.fault("a second server on the same store was not refused")
             return
-        if other.returncode == 0 or b"in use" not in said:
-            self._ledger.fault(f"a second server ended with {other.returncode}: {said[-300:]!r}")
+        if other.returncode == 0 or b"in use" not in output:
+            self._ledger.fault(f"a second server ended with {other.returncode}: {output[-300:]!r}")
         self._ledger.refused_servers += 1
 
     async def died_within(self, seconds: float) -> bool:
@@ -129,8 +129,8 @@ class Host:
             return False
         life = self._ledger.life
         if code != _IO_ERROR or not life.full:
-            said = "".join(list(self.process.log)[-20:])
-            self._ledger.fault(f"life {life.number} ended by itself with {code}: {said}")
+            output = "".join(list(self.process.log)[-20:])
+            self._ledger.fault(f"life {life.number} ended by itself with {code}: {output}")
         self.over("died")
         return True
 
@@ -139,10 +139,10 @@ class Host:
         life = self._ledger.life
         life.how = how
         life.ended_us = now_us()
-        said, self.process.log = list(self.process.log), deque(maxlen=self.process.log.maxlen)
-        self.log += said
-        for number, line in enumerate(said):
+        output, self.process.log = list(self.process.log), deque(maxlen=self.process.log.maxlen)
+        self.log += output
+        for number, line in enumerate(output):
             if line.startswith("Traceback"):
-                told = "".join(said[max(0, number - 2) : number + 30])
-                self._ledger.fault(f"life {life.number} was surprised: {told}")
+                excerpt = "".join(output[max(0, number - 2) : number + 30])
+                self._ledger.fault(f"life {life.number} was surprised: {excerpt}")
                 return  # one of them is enough

@@ -21,7 +21,7 @@ class Receivers:
         self._ledger = ledger
         self._random = Random(f"{seed}/receivers")
         self._attempts: dict[str, int] = {}
-        self.heard = asyncio.Event()
+        self.received = asyncio.Event()
         """Set whenever something was delivered."""
         self.secrets: dict[str, str] = {}
         """By webhook, to check the signatures with."""
@@ -46,7 +46,7 @@ class Receivers:
         run = body["run"]
         accepted = mood in ("take", "slow")
         self._ledger.deliveries.append(Delivery(webhook, identity, run["id"], run["status"], accepted))
-        self.heard.set()
+        self.received.set()
         if mood == "hang up" and request.transport is not None:
             request.transport.close()
         return web.Response(status=200 if accepted else 500)

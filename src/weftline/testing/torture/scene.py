@@ -100,8 +100,8 @@ class Scene:
             runs = [run for runs in self._ledger.created.values() for run in runs]
             async with asyncio.timeout(_SETTLE_S):
                 while undelivered(self._ledger, runs, self._webhooks):
-                    receivers.heard.clear()
-                    await receivers.heard.wait()
+                    receivers.received.clear()
+                    await receivers.received.wait()
         except TimeoutError:
             open_ = sorted({view.run for view in self._ledger.views if not view.ended})
             self._ledger.fault(f"not everything settled in time; these runs have not ended: {open_}")

@@ -45,7 +45,7 @@ from weftline.tools.builtin.code_functions import (
     value_of,
     written_args,
 )
-from weftline.tools.builtin.code_running import new_sandbox, start, told
+from weftline.tools.builtin.code_running import new_sandbox, start, to_tool_output
 from weftline.tools.schema import ArgsValidator
 
 CODE = "code"
@@ -166,8 +166,11 @@ class CodeTool:
         self.spec = ToolSpec(CODE, _description(languages, functions), Raw(_parameters(languages)))
         self._validator = ArgsValidator.of(self.spec.parameters)
 
-    def of(self, tools: Mapping[str, Tool], *, shown: Mapping[str, str], hidden: Iterable[str] = ()) -> CodeTool:
-        """With the tools of a run. `shown` has names that the model knows some of them by; `hidden` are not offered.
+    def of(
+        self, tools: Mapping[str, Tool], *, display_names: Mapping[str, str], hidden: Iterable[str] = ()
+    ) -> CodeTool:
+        """With the tools of a run. `display_names` has names that the model knows some of them by; `hidden` are not
+        offered.
 
         Raises `ValueError` for a name in `tools=[…]` that the agent does not have.
         """
@@ -181,7 +184,7 @@ class CodeTool:
             if not chosen or isinstance(tool, CodeTool) or is_hidden(tool) or ends_run(tool):
                 continue
             spec = tool.spec
-            own = function_name(shown.get(name, name), functions)
+            own = function_name(display_names.get(name, name), functions)
             functions[own] = function_of(
                 name, name=own, description=spec.description, parameters=bytes(spec.parameters)
             )
@@ -224,14 +227,14 @@ class CodeTool:
         execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
         try:
             result = await execution
-            unheard = await calls.settled(result.open_calls) if result.error is None else []
+            unread = await calls.settled(result.open_calls) if result.error is None else []
         finally:
             execution.terminate()
             await execution.wait()
             await calls.drop()
         if calls.diverged and result.error is None:
             return ToolOutput.of(calls.diverged, is_error=True)
-        return told(result, unheard if result.error is None else calls.made())
+        return to_tool_output(result, unread if result.error is None else calls.made())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()

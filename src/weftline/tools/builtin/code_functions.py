@@ -174,8 +174,8 @@ def _lines(function: CodeFunction, *, python: bool) -> list[str]:
     for name, schema in function.properties.items():
         described = schema.get("description")
         if isinstance(described, str) and described:
-            told = " ".join(described.split())
-            lines.append(f"{name}: {told}" if python else f"@param args.{name} {told}")
+            text = " ".join(described.split())
+            lines.append(f"{name}: {text}" if python else f"@param args.{name} {text}")
     return lines
 
 

@@ -69,8 +69,10 @@ def sealed_verdicts(args: Mapping[str, object]) -> list[Verdict] | None:
 def _seal(plain: Mapping[str, object], verdicts: Sequence[str]) -> str:
     # Defaults are filled in between the gate and the last check, so only what the edits say is sealed.
     edits = cast("list[Mapping[str, object]]", plain.get("edits") or [])
-    said = [[str(edit.get("old_string")), str(edit.get("new_string")), bool(edit.get("replace_all"))] for edit in edits]
-    data = canonical_value([str(plain.get("path")), said, list(verdicts)])
+    fields = [
+        [str(edit.get("old_string")), str(edit.get("new_string")), bool(edit.get("replace_all"))] for edit in edits
+    ]
+    data = canonical_value([str(plain.get("path")), fields, list(verdicts)])
     return hmac.new(_SEAL_KEY, data, "sha256").hexdigest()
 
 

@@ -20,10 +20,10 @@ from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
 from weftline.tools.builtin.editing import Edit
 from weftline.tools.builtin.file_memory import FileMemory
 from weftline.tools.builtin.matching import Matcher, installed_ripgrep
-from weftline.tools.builtin.paths import meant, shown
+from weftline.tools.builtin.paths import display_path, meant
 from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
 from weftline.tools.builtin.searching import Found, Search, entry_line, inside, listed, made_glob
-from weftline.tools.builtin.workplace import Workplace, off_the_loop, told_to_the_model, workplace
+from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_the_loop, workplace
 from weftline.tools.contexts.base import ExecutionContext
 from weftline.tools.function import FunctionTool, tool
 from weftline.tools.workers import shared_workers
@@ -108,17 +108,17 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
             max_bytes: How many bytes to read at most; 0 for all.
         """
         wanted = checked_slice(offset, limit, max_bytes)
-        async with told_to_the_model():
+        async with errors_for_model():
             file = await place.context.read_file(await place.handle(), meant(path))
         if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
-            return prompts.binary_file(shown(path), len(file.data), more=not file.complete)
+            return prompts.binary_file(display_path(path), len(file.data), more=not file.complete)
         memory = FileMemory(context.state)
         part = await off_the_loop(
-            lambda: page(file.data, wanted, path=shown(path), numbered=line_numbers, complete=file.complete),
+            lambda: page(file.data, wanted, path=display_path(path), numbered=line_numbers, complete=file.complete),
             size=len(file.data),
         )
         if dedup and part.last and memory.has_seen(file.path, file.data, wanted):
-            return prompts.unchanged_read(shown(path), part.first, part.last)
+            return prompts.unchanged_read(display_path(path), part.first, part.last)
         memory.saw(file.path, file.data, wanted)
         return part.text
 
@@ -134,7 +134,7 @@ def _list_files(place: Workplace) -> Tool:
             path: The directory, relative to the working directory.
             offset: How many entries to leave out, to go on in a long list.
         """
-        async with told_to_the_model():
+        async with errors_for_model():
             listing = await listed(place, meant(path), recursive=False, skip=())
         lines = [entry_line(entry, listing.path) for entry in listing.entries]
         return _some(lines, offset, complete=listing.complete) if lines else prompts.EMPTY_DIRECTORY
@@ -153,17 +153,17 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
             offset: How many paths to leave out, to go on in a long list.
         """
         wanted = made_glob(pattern)
-        async with told_to_the_model():
+        async with errors_for_model():
             listing = await listed(place, meant(path), recursive=True, skip=skip)
         found = await shared_workers().run(
             lambda: [
-                shown(entry.path) + ("/" if entry.kind == "directory" else "")
+                display_path(entry.path) + ("/" if entry.kind == "directory" else "")
                 for entry in listing.entries
                 if wanted.matches(inside(entry, listing.path))
             ]
         )
         if not found:
-            return prompts.nothing_matches(shown(pattern))
+            return prompts.nothing_matches(display_path(pattern))
         return _some(found, offset, complete=listing.complete)
 
     return glob
@@ -197,7 +197,7 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
         found: list[Found] = []
         more = False
         seen = 0
-        async with told_to_the_model():
+        async with errors_for_model():
             async for match in search.lines(meant(path), glob=glob, skip=skip):
                 seen += 1
                 if seen <= offset:
@@ -209,9 +209,9 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
         notes = [prompts.matches_remain(offset + 1, offset + len(found))] if more else []
         notes += [prompts.not_all_looked_at(search.left_out)] if search.left_out else []
         if not found:
-            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(shown(pattern))
+            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(display_path(pattern))
             return "\n".join([nothing, *notes])
-        return "\n".join([*(match.shown() for match in found), *notes])
+        return "\n".join([*(match.render() for match in found), *notes])
 
     return grep
 
@@ -225,7 +225,7 @@ class WriteFile(FunctionTool[..., Any]):
         """The content of the file that a call would replace; None if there is no such file, or none that is text."""
         path = msgspec.json.decode(args, type=dict[str, object]).get("path")
         try:
-            async with told_to_the_model():
+            async with errors_for_model():
                 before = await self.changing.content(str(path))
         except ToolFailed:
             return None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from weftline import prompts_files as prompts
 from weftline.tools.base import Tool, ToolFailed
 from weftline.tools.builtin.reading import whole_tail
-from weftline.tools.builtin.workplace import Workplace, told_to_the_model, workplace
+from weftline.tools.builtin.workplace import Workplace, errors_for_model, workplace
 from weftline.tools.contexts.base import TIMEOUT_S, ExecResult, ExecutionContext
 from weftline.tools.function import tool
 
@@ -77,7 +77,7 @@ def shell(
         limit_s = usual_s if timeout_s is None else timeout_s
         if not 0 < limit_s <= longest_s:
             raise ToolFailed(prompts.timeout_limit(longest_s))
-        async with told_to_the_model():
+        async with errors_for_model():
             handle = await place.handle()
             begun = time.monotonic()
             result = await place.context.exec(handle, command, timeout_s=limit_s)

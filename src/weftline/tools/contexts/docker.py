@@ -109,8 +109,8 @@ class DockerContext:
         ]
         result = await self._docker([*argv, self._image, "sleep", "infinity"], timeout_s=START_TIMEOUT_S)
         if result.exit_code:
-            said = result.stderr.decode(errors="replace").strip()[-500:]
-            raise ContextUnavailable(f"docker could not start a container of {self._image}: {said}")
+            stderr = result.stderr.decode(errors="replace").strip()[-500:]
+            raise ContextUnavailable(f"docker could not start a container of {self._image}: {stderr}")
         self._alive[name] = set()
         return Handle(name, self.type, folder)
 
@@ -140,8 +140,8 @@ class DockerContext:
         return result
 
     async def read_file(self, handle: Handle, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> FileBytes:
-        said = await self._script(handle, docker_scripts.READ, path, str(max_bytes + 1))
-        real, _, data = said.partition(b"\0")
+        output = await self._script(handle, docker_scripts.READ, path, str(max_bytes + 1))
+        real, _, data = output.partition(b"\0")
         return FileBytes(os.fsdecode(real), data[:max_bytes], len(data) <= max_bytes)
 
     async def write_file(self, handle: Handle, path: str, data: bytes) -> str:
@@ -184,8 +184,8 @@ class DockerContext:
             [*argv, *more], timeout_s=_SLOWER_S, stdin=stdin, handle=handle, max_output_bytes=2 * MAX_FILE_BYTES
         )
         if result.exit_code:
-            said = result.stderr.decode(errors="replace").strip()
-            raise FileTrouble(docker_scripts.TROUBLES.get(result.exit_code, "failed"), path, said)
+            stderr = result.stderr.decode(errors="replace").strip()
+            raise FileTrouble(docker_scripts.TROUBLES.get(result.exit_code, "failed"), path, stderr)
         return result.stdout
 
     async def _docker(

@@ -129,14 +129,14 @@ class Execution:
     async def _exit_code(self, process: subprocess.Popen[bytes], control: socket.socket) -> int:
         """Waits for the supervisor, which ends when nothing of the command is left."""
         loop = asyncio.get_running_loop()
-        told = b""
+        received = b""
         with suppress(ConnectionError):
             while piece := await loop.sock_recv(control, 4096):
-                if not told:  # the command has begun
+                if not received:  # the command has begun
                     self._ends_in(self._order.timeout_s)
-                told += piece
+                received += piece
         process.wait()  # it has closed its end, which it does by ending
-        words = dict(line.split(" ", 1) for line in told.decode().splitlines())
+        words = dict(line.split(" ", 1) for line in received.decode().splitlines())
         self.began = "pid" in words
         if "exit" in words:
             return int(words["exit"])

@@ -117,7 +117,7 @@ async def _probe() -> None:
     env = {"PATH": os.environ.get("PATH", os.defpath)}
     result = await Execution(Order(argv=argv, cwd="/", env=env, timeout_s=_PROBE_TIMEOUT_S)).result()
     if result.exit_code:
-        said = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
+        stderr = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
         raise ContextUnavailable(
-            f"bubblewrap cannot make a sandbox on this machine ({said}); allow user namespaces, or use another context"
+            f"bubblewrap cannot make a sandbox here ({stderr}); allow user namespaces, or use another context"
         )

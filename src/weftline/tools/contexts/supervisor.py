@@ -39,13 +39,13 @@ def main() -> None:
         )
     except OSError as error:
         os.write(2, f"{error.filename or command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
-        _tell(control, f"exit {127 if isinstance(error, FileNotFoundError) else 126}\n")
+        _report(control, f"exit {127 if isinstance(error, FileNotFoundError) else 126}\n")
         return
-    _tell(control, f"pid {child}\n")
+    _report(control, f"pid {child}\n")
     _let_go_of_the_outputs()
     status = _until_it_ends(child, control, grace_s)
     _kill_the_rest(child)
-    _tell(control, f"exit {status}\n")
+    _report(control, f"exit {status}\n")
 
 
 def _until_it_ends(child: int, control: int, grace_s: float) -> int:
@@ -160,7 +160,7 @@ def _received(control: int) -> bytes:
         return b""
 
 
-def _tell(control: int, line: str) -> None:
+def _report(control: int, line: str) -> None:
     try:
         os.write(control, line.encode())
     except OSError:

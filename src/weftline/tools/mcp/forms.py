@@ -85,23 +85,23 @@ class Form(Struct, frozen=True, omit_defaults=True):
             lines.append(f"The last answer did not fit: {self.fault}")
         return "\n".join(lines)
 
-    def values(self, said: str) -> dict[str, Any]:
+    def values(self, answer: str) -> dict[str, Any]:
         """What is meant by an answer: an object, one value, or a line `name: value` for each."""
         fields = self.fields
         if not fields:
             return {}
         try:
-            whole: object = msgspec.json.decode(said) if is_modest(said) else None
+            whole: object = msgspec.json.decode(answer) if is_modest(answer) else None
         except (msgspec.DecodeError, RecursionError):
             whole = None
         if isinstance(whole, dict):
             return cast("dict[str, Any]", whole)
         if len(fields) == 1:
             name, one = next(iter(fields.items()))
-            return {name: _meant(one, said)}
-        lines = [line.partition(":") for line in said.splitlines() if ":" in line]
+            return {name: _parsed(one, answer)}
+        lines = [line.partition(":") for line in answer.splitlines() if ":" in line]
         given = {name.strip(): value.strip() for name, _, value in lines}
-        return {name: _meant(fields[name], value) for name, value in given.items() if name in fields}
+        return {name: _parsed(fields[name], value) for name, value in given.items() if name in fields}
 
 
 class ServerQuestion:
@@ -150,10 +150,10 @@ async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redacto
     form = replace(form, message=message, schema=schema, url=redactor.text(form.url))
     for _ in range(_TRIES):
         answer = await ask_further(further, tool, msgspec.to_builtins(form))
-        said = "" if answer is None else joined_text(answer.parts)
-        if answer is None or answer.is_error or (not form.fields and said != _YES):
+        text = "" if answer is None else joined_text(answer.parts)
+        if answer is None or answer.is_error or (not form.fields and text != _YES):
             return None
-        values = form.values(said)
+        values = form.values(text)
         issues = await issues_of(msgspec.json.encode(values), msgspec.json.encode(schema)) if form.fields else ()
         if not issues:
             return values
@@ -194,19 +194,19 @@ def _line(name: str, field: Mapping[str, Any], *, optional: bool) -> str:
     return f"- {name} ({kind}{', optional' if optional else ''}){f': {about}' if about else ''}"
 
 
-def _meant(field: Mapping[str, Any], said: str) -> object:
+def _parsed(field: Mapping[str, Any], text: str) -> object:
     """A value that a person wrote, as the field wants it. What does not fit stays as it is, and is found out later."""
-    said = said.strip()
+    text = text.strip()
     match field.get("type"):
         case "boolean":
-            return {_YES: True, "true": True, _NO: False, "false": False}.get(said.casefold(), said)
+            return {_YES: True, "true": True, _NO: False, "false": False}.get(text.casefold(), text)
         case "integer" | "number":
             try:
-                value: object = msgspec.json.decode(said) if is_modest(said) else said
+                value: object = msgspec.json.decode(text) if is_modest(text) else text
             except (msgspec.DecodeError, RecursionError):
-                return said
-            return value if isinstance(value, int | float) else said
+                return text
+            return value if isinstance(value, int | float) else text
         case "array":
-            return [one.strip() for one in said.replace("\n", ",").split(",") if one.strip()]
+            return [one.strip() for one in text.replace("\n", ",").split(",") if one.strip()]
         case _:
-            return said
+            return text

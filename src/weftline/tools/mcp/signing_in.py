@@ -95,12 +95,12 @@ async def log_in(
         await _connect(url, provider, mode, then)
     except Exception as error:
         if memory.tokens is None:
-            raise LoginFailed(_told(error)) from None
+            raise LoginFailed(_describe(error)) from None
         # The official client gives its first request ten seconds, which the whole login may have taken.
         try:
             await _connect(url, provider, mode, then)
         except Exception as again:
-            raise LoginFailed(_told(again)) from None
+            raise LoginFailed(_describe(again)) from None
     return _login(url, provider)
 
 
@@ -169,7 +169,7 @@ def _login(url: str, provider: OAuthClientProvider) -> Login:
     )
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """The message of the first failure inside an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]

@@ -128,7 +128,7 @@ class McpTool(RemoteTool):
         except Exception as error:
             # A server's responses are untrusted: one that does not parse is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
-            return ToolOutput.of(prompts.tool_failed(self.name, _told(error)), is_error=True)
+            return ToolOutput.of(prompts.tool_failed(self.name, _describe(error)), is_error=True)
 
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
@@ -221,7 +221,7 @@ async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     except TimeoutError:
         raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
     except Exception as error:
-        raise McpUnavailable(address.redactor.text(_told(error))) from None
+        raise McpUnavailable(address.redactor.text(_describe(error))) from None
 
 
 async def _prepared(redactor: Redactor) -> None:
@@ -230,7 +230,7 @@ async def _prepared(redactor: Redactor) -> None:
         await asyncio.to_thread(redactor.prepare)
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """An error in words for the model: what a library says about an answer it cannot read is not for it."""
     from pydantic import ValidationError
 
@@ -275,7 +275,7 @@ async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
 
 
 def _cut_short(connection: Connection, found: dict[str, McpEntry]) -> tuple[McpEntry, ...]:
-    where = connection.address.shown
+    where = connection.address.display_url
     limits = f"{MAX_TOOLS:,} tools on {MAX_PAGES:,} pages"
     logger.warning("the MCP server %s lists more than %s; %d of its tools are offered", where, limits, len(found))
     return tuple(found.values())

@@ -33,14 +33,14 @@ async def reached(
     """The streams to and from a server. `on_lost` is called when no more can come from it."""
     match place:
         case McpCommand():
-            async with _told(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
+            async with _watched(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
                 yield streams
         case McpAddress(transport="sse"):
 
             def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
                 return httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None)
 
-            async with _told(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
+            async with _watched(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
                 yield streams
         case McpAddress():
             async with (
@@ -77,7 +77,7 @@ def _stderr() -> TextIO:
 
 
 @asynccontextmanager
-async def _told(
+async def _watched(
     transport: AbstractAsyncContextManager[TransportStreams], on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
     """The same transport. A call that is made after its server has died must not be taken for one that was sent."""

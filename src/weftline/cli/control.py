@@ -31,8 +31,8 @@ def pause(
     run_id: str, reason: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
     """Let what a run is doing come to its end, and begin nothing new until it is resumed."""
-    said = {"reason": reason, "labels": _labels(labels)}
-    _tell(run_id, "pause", said, "paused", url=url, workspace=workspace, db=db, as_json=as_json)
+    body = {"reason": reason, "labels": _labels(labels)}
+    _send(run_id, "pause", body, "paused", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command()
@@ -57,8 +57,8 @@ def resume(
     as_json: bool,
 ) -> None:
     """Let a paused run go on."""
-    said = {"notes": notes, "messages": list(messages), "labels": _labels(labels)}
-    _tell(run_id, "resume", said, "resumed", url=url, workspace=workspace, db=db, as_json=as_json)
+    body = {"notes": notes, "messages": list(messages), "labels": _labels(labels)}
+    _send(run_id, "resume", body, "resumed", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command()
@@ -73,8 +73,8 @@ def steer(
     run_id: str, text: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
     """Say something to a run at its next turn. Calls that have not begun by then are skipped."""
-    said = {"text": text, "mode": "steer", "labels": _labels(labels)}
-    _tell(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
+    body = {"text": text, "mode": "steer", "labels": _labels(labels)}
+    _send(run_id, "message", body, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 @click.command("follow-up")
@@ -89,8 +89,8 @@ def follow_up(
     run_id: str, text: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
     """Say something to a run when it would otherwise end."""
-    said = {"text": text, "mode": "follow_up", "labels": _labels(labels)}
-    _tell(run_id, "message", said, "", url=url, workspace=workspace, db=db, as_json=as_json)
+    body = {"text": text, "mode": "follow_up", "labels": _labels(labels)}
+    _send(run_id, "message", body, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
 
 COMMANDS = (pause, resume, steer, follow_up)
@@ -106,10 +106,10 @@ def _labels(given: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _tell(
+def _send(
     run_id: str,
     verb: str,
-    said: dict[str, Any],
+    body: dict[str, Any],
     done: str,
     *,
     url: str | None,
@@ -120,22 +120,22 @@ def _tell(
     """Prints `done`, or the id of the message. Without a server to ask, that is the one that has the store open."""
     server = chosen_url(url)
     if server is not None:
-        told = asyncio.run(_at_server(server, workspace, run_id, verb, said))
+        response = asyncio.run(_at_server(server, workspace, run_id, verb, body))
     else:
         from weftline.cli.admin import administer
 
-        told = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), said=said)
-    click.echo(json.dumps(told) if as_json else done or told["id"])
+        response = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), body=body)
+    click.echo(json.dumps(response) if as_json else done or response["id"])
 
 
-async def _at_server(url: str, workspace: str | None, start: str, verb: str, said: dict[str, Any]) -> dict[str, Any]:
+async def _at_server(url: str, workspace: str | None, start: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
     from weftline.cli.found_runs import ServerRuns
     from weftline.cli.where import connected
 
     async with connected(url, workspace) as client:
         run_id = await ServerRuns(client).complete(start)
         path = f"/agent-runs/{quote(run_id, safe='')}/{_PATHS[verb]}"
-        return json.loads(await client.http.call("POST", path, body=json.dumps(said).encode()))
+        return json.loads(await client.http.call("POST", path, body=json.dumps(body).encode()))
 
 
 async def _completed(start: str, workspace: str | None, db: Path) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, decode
 from msgspec.structs import replace
 
 from weftline import details
-from weftline.details import AnyDetail
+from weftline.details import AnyDetail, waiting
 from weftline.failure import Clarification
 from weftline.kernel import bodies
+from weftline.kernel.calls import external_id
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
     AttemptFailed,
@@ -28,16 +29,14 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.notes import decode_args_delta, decode_prompt_note, decode_run_note
+from weftline.kernel.notes import decode_args_delta, decode_child_note, decode_prompt_note, decode_run_note
 from weftline.messages import Usage
 from weftline.plan import agent_of
 
 RATE_LIMITED = "rate_limited"
 """The code of the note that a rate-limited model call leaves."""
-NEEDED = ("await.opened",)
-"""The entries that a teller has to have seen to tell those after them."""
-NEEDED_HEADS = ("attempt.started", "compaction.started", "call.opened", "call.asked")
-"""The same, where the head alone is enough."""
+NEEDED_HEADS = ("attempt.started", "compaction.started", *waiting.HEADS)
+"""The entries whose heads a projection needs to see before it can project those after them."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
@@ -77,12 +76,13 @@ def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFa
     return RunFacts(run_id, agent_of(plan), thread, _decode_given(plan).turn_id or run_id)
 
 
-class Teller:
+class DetailProjection:
     """Makes the details of one run of its entries.
 
     Most are made of one entry alone. What a model call used is told with the model that was asked, an answer with its
-    question, and a call with the one that asked for it: whoever begins in the middle shows it the earlier entries of
-    these kinds first (`NEEDED`, `NEEDED_HEADS`). It may see an entry again, and then tells the same.
+    question, and a call with the one that asked for it: whoever begins in the middle shows it the heads of all entries
+    of some kinds first (`NEEDED_HEADS`, in their order), and then some whole ones (`needed`). It may see an entry
+    again, and then tells the same.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -93,16 +93,20 @@ class Teller:
         self._calls: dict[tuple[int, int], tuple[str, str]] = {}
         self._below: dict[tuple[int, int], set[int]] = {}
         """By call: the places of those that it asked for."""
+        self._args: dict[tuple[int, int], Raw] = {}
+        """Of the calls for clients."""
+        self._waiting = waiting.Waiting()
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """What an entry tells, in order."""
-        self.learn(head, body)
-        return [self._placed(detail, seq=seq, at=at) for detail in self._told(head, body)]
+        self.learn(head)
+        self.learn_whole(head, body)
+        return [self._placed(detail, seq=seq, at=at) for detail in self._details_of(head, body)]
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
         """The same for one that has no head."""
-        told = _observed(kind, body)
-        return [] if told is None else [self._placed(told, seq=seq, at=at)]
+        detail = _observed(kind, body)
+        return [] if detail is None else [self._placed(detail, seq=seq, at=at)]
 
     def _placed(self, detail: AnyDetail, *, seq: int, at: int) -> AnyDetail:
         facts = self.facts
@@ -117,8 +121,9 @@ class Teller:
             turn_id=facts.turn_id,
         )
 
-    def learn(self, head: Fact, body: bytes) -> None:
-        """Sees an entry that may be before the place where the reader begins."""
+    def learn(self, head: Fact) -> None:
+        """Sees the head of an entry that may be before the place where the reader begins."""
+        self._waiting.see(head)
         match head:
             case AttemptStarted():
                 self._models[head.turn, head.attempt] = head.model, head.choice
@@ -128,13 +133,41 @@ class Teller:
                 self._calls[head.turn, head.index] = head.id, head.name
             case CallAsked():
                 self._below.setdefault((head.turn, head.parent), set()).add(head.index)
-            case AwaitOpened():
-                asked = bodies.decode_await(body)
-                self._asked[head.id] = _Asked(head.kind, asked.name, asked.call, asked.prompt)
             case _:
                 pass
 
-    def _told(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The kinds of the entries that it has to see whole, once it has learnt the heads."""
+        return ("await.opened", "call.opened") if self._waiting.offers_several else ("await.opened",)
+
+    def learn_whole(self, head: Fact, body: bytes) -> None:
+        """The same for one of these."""
+        match head:
+            case AwaitOpened():
+                asked = bodies.decode_await(body)
+                self._asked[head.id] = _Asked(head.kind, asked.name, asked.call, asked.prompt)
+            case CallOpened() if head.client is not None and not head.blocked:
+                self._args[head.turn, head.index] = bodies.decode_opened(body).args
+            case _:
+                pass
+
+    def _details_of(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
+        yield from self._of_one(head, body)
+        if (offer := self._waiting.offered(head)) is not None:
+            yield self._external(offer.turn, offer.indexes)
+        if (change := self._waiting.change(head)) is not None:
+            yield details.Paused(awaits=change.awaits) if change.to == "paused" else details.Resumed()
+
+    def _external(self, turn: int, offered: tuple[int, ...]) -> AnyDetail:
+        """The calls of a turn that are for clients."""
+        items: list[dict[str, Any]] = []
+        for index in offered:
+            id, name = self._calls.get((turn, index), ("", ""))
+            items.append({"name": name, "call_id": id, "args": _object(self._args.get((turn, index), UNSET))})
+        return details.AwaitExternalTools(id=external_id(turn), items=tuple(items))
+
+    def _of_one(self, head: Fact, body: bytes) -> Iterator[AnyDetail]:
         match head:
             case RunCreated():
                 yield details.PhaseChanged(phase="prompted")
@@ -144,8 +177,8 @@ class Teller:
             case AttemptFailed():
                 yield self._attempt(head)
                 if head.cls == "rate_limit":
-                    said = bodies.decode_failed(body).message if body else ""
-                    yield details.PlannerNote(text=said, labels={"code": RATE_LIMITED}, turn=head.turn)
+                    message = bodies.decode_failed(body).message if body else ""
+                    yield details.PlannerNote(text=message, labels={"code": RATE_LIMITED}, turn=head.turn)
             case TurnCompleted():
                 yield self._attempt(head)
                 if head.calls:
@@ -160,17 +193,14 @@ class Teller:
             case AwaitClosed():
                 if (asked := self._asked.get(head.id)) is not None and asked.kind in _DECISIONS:
                     yield from _decision(head, body, asked)
-            case CallOpened() if head.client is not None and not head.blocked:
-                args = _object(bodies.decode_opened(body).args)
-                yield details.AwaitExternalTools(
-                    id=head.id, items=({"name": head.name, "call_id": head.id, "args": args},)
-                )
             case CallAsked():
                 id, name = self._calls.get((head.turn, head.parent), ("", ""))
                 expected = len([one for one in self._below[head.turn, head.parent] if one <= head.index])
                 yield details.ToolCallUpdated(call_id=id, name=name, expected_children=expected)
             case CallStarted() if head.child:
-                yield details.ChildRunLinked(name=head.name, call_id=head.id, child_id=head.child)
+                yield details.ChildRunLinked(
+                    name=head.name, call_id=head.id, child_id=head.child, child_agent=head.name
+                )
             case RunEnded():
                 yield details.PhaseChanged(phase=head.status, turn=max(head.turns - 1, 0))
             case _:
@@ -186,6 +216,14 @@ class Teller:
     def _summary(self, head: ContextCompacted | CompactionFailed, model: str) -> details.UsageRecorded:
         used = _usage(head.usage, model, "summary")
         return replace(used, estimated=head.estimated, cost_usd=_usd(head.cost_nusd))
+
+
+def comes_after(detail: AnyDetail, head: Fact) -> bool:
+    """Whether it is told after the event that is made of the same entry, which clients know already; most are before.
+
+    A run begins before it is in a phase, and stands still or goes on once everybody knows why.
+    """
+    return isinstance(head, RunCreated) or isinstance(detail, details.Paused | details.Resumed)
 
 
 def key_of(seq: int, kind: str) -> str:
@@ -270,8 +308,11 @@ def _observed(kind: str, body: bytes) -> AnyDetail | None:
                 call_id=piece.call, name=piece.name, delta=piece.text, turn=piece.turn, attempt=piece.attempt
             )
         case "note.run":
-            said = decode_run_note(body)
-            return details.PlannerNote(text=said.text, labels=said.labels, turn=said.turn)
+            planned = decode_run_note(body)
+            return details.PlannerNote(text=planned.text, labels=planned.labels, turn=planned.turn)
+        case "note.child":
+            grown = decode_child_note(body)
+            return details.ToolCallUpdated(call_id=grown.call, name=grown.name, expected_children=grown.calls)
         case "note.prompt":
             of = decode_prompt_note(body)
             scope = {"thread": of.thread or None, "labels": of.labels}
@@ -284,14 +325,14 @@ def _output(note: bodies.ToolNote) -> details.ToolOutputDelta:
     """A tool emits its output as a text, or as an object with a `stream` and a `delta`."""
     data: Any = decode(note.data)
     if isinstance(data, dict):
-        said = cast("dict[str, Any]", data)
-        stream, delta = str(said.get("stream") or ""), str(said.get("delta") or "")
+        fields = cast("dict[str, Any]", data)
+        stream, delta = str(fields.get("stream") or ""), str(fields.get("delta") or "")
     else:
         stream, delta = "", data if isinstance(data, str) else bytes(note.data).decode()
     return details.ToolOutputDelta(name=note.name, call_id=note.call, stream=stream, delta=delta)
 
 
-def _object(args: Raw) -> dict[str, Any]:
+def _object(args: Raw | UnsetType) -> dict[str, Any]:
     try:
         value: Any = decode(args) if args is not UNSET else {}
     except (DecodeError, RecursionError):

@@ -13,9 +13,9 @@ from weftline.cli.where import chosen_url
 AWAIT = click.argument("ref", metavar="AWAIT")
 
 
-def say(ref: str, said: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
+def respond(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Answers, and prints what became of the await."""
     from weftline.cli.found_awaits import answer
 
-    done = answer(ref, said, url=chosen_url(url), workspace=workspace, db=db)
+    done = answer(ref, body, url=chosen_url(url), workspace=workspace, db=db)
     click.echo(json.dumps(done) if as_json else done["outcome"])

@@ -1,0 +1,47 @@
+"""`toolset(…)`: tools that belong together, with what is done to the arguments and results of all their calls."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from weftline.agent.given import is_toolset, made
+from weftline.tools.base import Tool
+from weftline.tools.shaping import Adapter, Materializer, Measure, Shaping
+
+
+def toolset(
+    name: str,
+    *tools: Any,
+    adapt: Adapter | None = None,
+    materialize: Materializer | None = None,
+    telemetry: Measure | None = None,
+) -> tuple[Tool[Any], ...]:
+    """Tools and functions as a set with a name, for an agent: `Agent(…, tools=[*toolset("billing", invoice, refund)])`.
+
+    Args:
+        name: What the tools see as `context.toolset`.
+        adapt: Gets each call before its arguments are read. What it returns takes their place, as an object or as JSON;
+            nothing, or something empty, keeps them. What it raises is the result of the call.
+        materialize: Gets each result before it is stored, that of the tool or the one that a person gave in its place,
+            as a `ToolOutput`. What it returns takes its place, and may be whatever a tool may return; None keeps it. It
+            may add to `call.server_data`.
+        telemetry: Says what a call took, if its tool has not: gets the call and the milliseconds.
+
+    Raises:
+        ValueError: without a name.
+        TypeError: for what is neither a tool nor a function.
+    """
+    if not name or not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError("a set of tools needs a name")
+    for what, function in (("adapt", adapt), ("materialize", materialize), ("telemetry", telemetry)):
+        if function is not None and not callable(function):
+            raise TypeError(f"toolset {name!r}: {what} is a function, not {type(function).__name__}")
+    shaping, found = Shaping(name, adapt, materialize, telemetry), list[Tool[Any]]()
+    for one in tools:
+        if is_toolset(one):
+            raise TypeError(f"toolset {name!r}: {type(one).__name__} is a set of tools itself")
+        shaped: Any = copy.copy(made(one))  # in another set, or in none, it is as it was
+        shaped.shaping = shaping
+        found.append(shaped)
+    return tuple(found)

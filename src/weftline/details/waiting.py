@@ -1,0 +1,161 @@
+"""When a run waits for somebody outside and nothing else: told by the heads of its entries.
+
+The questions to people and the calls of clients that one turn has led to are one barrier. The other calls of the turn
+are carried out meanwhile; once all of them have their results the run stands still, and when the last answer is there
+it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from weftline.kernel.entries import (
+    OF_RUN,
+    AwaitClosed,
+    AwaitOpened,
+    CallAsked,
+    CallClosed,
+    CallOpened,
+    CallUnclaimed,
+    Fact,
+    TurnCompleted,
+)
+
+_Entry: TypeAlias = tuple[str, int, int | str]
+
+HEADS = (
+    "turn.completed",
+    "call.asked",
+    "call.opened",
+    "call.unclaimed",
+    "call.closed",
+    "await.opened",
+    "await.closed",
+)
+"""The kinds of the entries that tell it."""
+
+
+class Change(Struct, frozen=True):
+    """The run stands still, or goes on. `awaits` is what it waits for: the ids of awaits, and of calls of clients."""
+
+    to: Literal["paused", "resumed"]
+    awaits: tuple[str, ...] = ()
+
+
+class Offer(Struct, frozen=True):
+    """The calls of a turn that are a client's to carry out and have no result, by index."""
+
+    turn: int
+    indexes: tuple[int, ...]
+
+
+class Waiting:
+    """Takes these entries in their order. It may be shown an entry again, and then says the same about it."""
+
+    def __init__(self) -> None:
+        self._changes: dict[_Entry, Change | None] = {}
+        self._open: dict[int, int | None] = {}
+        """The calls of the turn that have no result: by index, the one that asked for it."""
+        self._asked: dict[str, int] = {}
+        """The open awaits, and the calls that they are about."""
+        self._offered: dict[int, str] = {}
+        """The calls that are a client's to carry out, and their ids."""
+        self._offers: dict[_Entry, Offer] = {}
+        self._turn = 0
+        self._undecided: set[int] = set()
+        """The client's calls of the turn that are neither announced nor answered, and that nobody is asked about."""
+        self._unannounced = False
+        self._paused = False
+
+    def see(self, head: Fact) -> None:
+        """Takes an entry."""
+        entry = _entry_of(head)
+        if entry is None or entry in self._changes:
+            return
+        self._fold(head)
+        self._changes[entry] = self._changed()
+        if self._unannounced and not self._undecided:
+            self._offers[entry] = Offer(self._turn, tuple(sorted(self._offered)))
+            self._unannounced = False
+
+    def change(self, head: Fact) -> Change | None:
+        """Whether the run stands still with an entry that was seen, or goes on."""
+        entry = _entry_of(head)
+        return None if entry is None else self._changes.get(entry)
+
+    def offered(self, head: Fact) -> Offer | None:
+        """What clients are to carry out, if an entry that was seen is the last of those that have added to it."""
+        entry = _entry_of(head)
+        return None if entry is None else self._offers.get(entry)
+
+    @property
+    def offers_several(self) -> bool:
+        """Whether any turn waited for more than one of them."""
+        return any(len(offer.indexes) > 1 for offer in self._offers.values())
+
+    def _fold(self, head: Fact) -> None:
+        match head:
+            case TurnCompleted():
+                self._turn = head.turn
+                self._open = dict.fromkeys(range(len(head.calls)))
+                self._undecided = {index for index, call in enumerate(head.calls) if call.client is not None}
+            case CallAsked():
+                self._open[head.index] = head.parent
+                if head.call.client is not None:
+                    self._undecided.add(head.index)
+            case AwaitOpened():
+                self._asked[head.id] = head.index
+                self._undecided.discard(head.index)
+            case AwaitClosed():
+                self._asked.pop(head.id, None)
+            case CallOpened():
+                self._undecided.discard(head.index)
+                if head.client is not None and not head.blocked:
+                    self._offered[head.index] = head.id
+                    self._unannounced = True
+            case CallUnclaimed() if head.fallback:
+                self._offered.pop(head.index, None)
+            case CallClosed():
+                self._open.pop(head.index, None)
+                self._offered.pop(head.index, None)
+                self._unannounced = self._unannounced and bool(self._offered)
+            case _:
+                pass
+
+    def _changed(self) -> Change | None:
+        waits = bool(self._asked or self._offered)
+        if self._paused and not waits:
+            self._paused = False
+            return Change("resumed")
+        if not self._paused and waits and self._stands_still():
+            self._paused = True
+            return Change("paused", (*self._asked, *self._offered.values()))
+        return None
+
+    def _stands_still(self) -> bool:
+        outside = {*self._asked.values(), *self._offered}
+        above = {*self._open.values()}  # a call that waits for those that it asked for
+        return OF_RUN in outside or all(index in outside or index in above for index in self._open)
+
+
+def _entry_of(head: Fact) -> _Entry | None:
+    """What tells an entry from all others of its run."""
+    match head:
+        case TurnCompleted():
+            return "turn", head.turn, 0
+        case CallAsked():
+            return "asked", head.turn, head.index
+        case CallOpened():
+            return "opened", head.turn, head.index
+        case CallUnclaimed():
+            return f"unclaimed {head.index} {head.fallback}", head.turn, head.attempt
+        case CallClosed():
+            return "closed", head.turn, head.index
+        case AwaitOpened():
+            return "await", head.turn, head.id
+        case AwaitClosed():
+            return "answer", head.turn, head.id
+        case _:
+            return None

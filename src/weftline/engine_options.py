@@ -1,0 +1,201 @@
+"""What an engine is told about a run that it starts, besides what the run is to do.
+
+The embedded engine keeps it with the run and shows it. Its runs begin in the process that accepts them: it has no task
+queues, and nothing to try again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.errors import Issue, invalid
+
+MAX_MEMO_BYTES = 16 * 1024
+MAX_ATTRIBUTES = 32
+MAX_ATTRIBUTE_CHARS = 1024
+MAX_TASK_QUEUE_CHARS = 255
+MAX_INTERVAL_S = 24 * 3600
+THREAD_ATTRIBUTE: Final = "SessionID"
+"""The one search attribute that says something which is known already: the thread of the run."""
+
+AttributeType: TypeAlias = Literal["keyword", "bool", "int", "float", "datetime", "keywords"]
+AttributeValue: TypeAlias = str | bool | int | float | datetime | Sequence[str]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+_INTEGERS = range(-(2**63), 2**63)
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How often an engine tries to hand a run to a worker. What is 0 is as the engine has it."""
+
+    max_attempts: int = 0
+    initial_interval_s: float = 0.0
+    backoff_coefficient: float = 0.0
+    """By which each wait is longer than the one before; what is below 1 acts as 1."""
+
+
+class SearchAttribute(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A value with the type that an engine knows it by. That of a time is in microseconds since the epoch, UTC."""
+
+    type: AttributeType
+    value: Any
+
+    @property
+    def plain(self) -> AttributeValue:
+        """As it was given."""
+        return _EPOCH + self.value * _US if self.type == "datetime" else self.value
+
+
+class EngineOptions(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    memo: dict[str, Any] = {}
+    """Any JSON object, for whoever looks at the run in the engine."""
+    search_attributes: dict[str, SearchAttribute] = {}
+    task_queue: str = ""
+    retry_policy: RetryPolicy = RetryPolicy()
+
+    @property
+    def plain_attributes(self) -> dict[str, AttributeValue]:
+        return {name: one.plain for name, one in self.search_attributes.items()}
+
+
+_NOTHING = EngineOptions()
+
+
+def engine_options(
+    *, memo: object = None, search_attributes: object = None, task_queue: object = None, retry_policy: object = None
+) -> EngineOptions | None:
+    """What was given of these, checked; None if it is nothing. Raises `InvalidRequest` that names every problem."""
+    issues: list[Issue] = []
+    if fault := memo_fault(memo):
+        issues.append(Issue("memo", fault))
+    attributes: dict[str, SearchAttribute] = {}
+    if fault := attributes_fault(search_attributes):
+        issues.append(Issue("search_attributes", fault))
+    elif search_attributes is not None:
+        for name, value in cast("Mapping[str, object]", search_attributes).items():
+            found = typed(value)
+            if isinstance(found, str):
+                issues.append(Issue(f"search_attributes.{name}", found))
+            else:
+                attributes[name] = found
+    if task_queue is not None and not (isinstance(task_queue, str) and len(task_queue) <= MAX_TASK_QUEUE_CHARS):
+        issues.append(Issue("task_queue", f"must be a text of at most {MAX_TASK_QUEUE_CHARS} characters"))
+    if fault := retry_fault(retry_policy):
+        issues.append(Issue("retry_policy", fault))
+    if issues:
+        raise invalid(issues)
+    made = EngineOptions(
+        memo=dict(cast("Mapping[str, Any]", memo or {})),
+        search_attributes=attributes,
+        task_queue=cast("str | None", task_queue) or "",
+        retry_policy=_acting(cast("RetryPolicy | None", retry_policy) or RetryPolicy()),
+    )
+    return None if made == _NOTHING else made
+
+
+def memo_fault(given: object) -> str:
+    """What is wrong with a memo; "" if nothing is."""
+    if given is None:
+        return ""
+    if not isinstance(given, Mapping):
+        return f"must be a mapping, not {type(given).__name__}"
+    try:
+        size = len(canonical_value(dict(cast("Mapping[object, object]", given))))
+    except NotCanonical as error:
+        return f"is not JSON: {error}"
+    return f"has more than {MAX_MEMO_BYTES} bytes as JSON" if size > MAX_MEMO_BYTES else ""
+
+
+def attributes_fault(given: object) -> str:
+    """What is wrong with search attributes, whatever their values are."""
+    if given is None:
+        return ""
+    if not isinstance(given, Mapping):
+        return f"must be a mapping, not {type(given).__name__}"
+    named = dict(cast("Mapping[object, object]", given))
+    if len(named) > MAX_ATTRIBUTES:
+        return f"has {len(named)} entries; at most {MAX_ATTRIBUTES} are allowed"
+    for name in named:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            return f"{name!r:.80} is not a name of 1 to 64 letters, digits, '.', '_' and '-'"
+    return ""
+
+
+def typed(value: object) -> SearchAttribute | str:
+    """A value with its type, or what is wrong with it."""
+    match value:
+        case bool():
+            return SearchAttribute("bool", value)
+        case int():
+            return SearchAttribute("int", value) if value in _INTEGERS else "has more than 64 bits"
+        case float():
+            return SearchAttribute("float", value) if math.isfinite(value) else "must be a number"
+        case datetime():
+            if value.tzinfo is None:
+                return "is a time without a time zone"
+            return SearchAttribute("datetime", (value - _EPOCH) // _US)
+        case str():
+            return SearchAttribute("keyword", value) if _fits(value) else _TOO_LONG
+        case list() | tuple():
+            texts = list(cast("Sequence[object]", value))
+            if not all(isinstance(one, str) for one in texts):
+                return "is a list with something other than texts"
+            fits = len(texts) <= MAX_ATTRIBUTES and all(_fits(cast("str", one)) for one in texts)
+            return SearchAttribute("keywords", texts) if fits else _TOO_LONG
+        case _:
+            kinds = "a text, a number, True, False, a time or a list of texts"
+            return f"must be {kinds}, not {type(value).__name__}"
+
+
+_TOO_LONG = f"must have texts of at most {MAX_ATTRIBUTE_CHARS} characters, and at most {MAX_ATTRIBUTES} of them"
+
+
+def _fits(text: str) -> bool:
+    return len(text) <= MAX_ATTRIBUTE_CHARS and "\0" not in text
+
+
+def retry_fault(given: object) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, RetryPolicy):
+        return f"must be a RetryPolicy, such as RetryPolicy(max_attempts=3), not {given!r:.80}"
+    attempts, interval, coefficient = given.max_attempts, given.initial_interval_s, given.backoff_coefficient
+    if type(attempts) is not int or not 0 <= attempts < 2**31:
+        return f"max_attempts must be a whole number from 0 to {2**31 - 1}, not {attempts!r:.80}"
+    if not _is_number(interval) or not 0 <= interval <= MAX_INTERVAL_S:
+        return f"initial_interval_s must be a number of seconds from 0 to {MAX_INTERVAL_S}, not {interval!r:.80}"
+    if not _is_number(coefficient) or not 0 <= coefficient <= 100:
+        return f"backoff_coefficient must be a number from 0 to 100, not {coefficient!r:.80}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _acting(given: RetryPolicy) -> RetryPolicy:
+    coefficient = float(given.backoff_coefficient)
+    return RetryPolicy(
+        max_attempts=given.max_attempts,
+        initial_interval_s=float(given.initial_interval_s),
+        backoff_coefficient=max(coefficient, 1.0) if coefficient else 0.0,
+    )
+
+
+def thread_fault(options: EngineOptions | None, names: Sequence[str]) -> str:
+    """What is wrong with the thread that the search attributes name; `names` are those of the run's own, if any."""
+    attribute = None if options is None else options.search_attributes.get(THREAD_ATTRIBUTE)
+    if attribute is None:
+        return ""
+    if not names:
+        return "a run without a thread or session has none to name"
+    return "" if attribute.value in names else "must be the id of the run's own thread or session"

@@ -1,0 +1,41 @@
+"""Results that are too large for the model to read, in a run that has a limit for that.
+
+What it reads in their place is made of the log alone, so it is the same on every turn and in every process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weftline.canonical import canonical_value
+from weftline.kernel.bodies import ClosedBody
+from weftline.messages import Text, UserPart
+from weftline.outcome import Bounds, preview_of
+
+REASON = "size_limit"
+
+
+def parts_within(limit_bytes: int | None, closed: ClosedBody) -> tuple[UserPart, ...]:
+    """The result of a call that succeeded, as the model reads it: one object in place of texts beyond the limit."""
+    parts = closed.parts
+    if limit_bytes is None:
+        return parts
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if sum([len(text.encode()) for text in texts]) <= limit_bytes:
+        return parts
+    shown: dict[str, Any] = {"omitted": True, "reason": REASON}
+    if preview := preview_of("\n".join(texts)):
+        shown["preview"] = preview
+    if closed.bounds is not None:
+        shown["bounds"] = _bounds(closed.bounds)
+    return Text(canonical_value(shown).decode()), *[part for part in parts if not isinstance(part, Text)]
+
+
+def _bounds(bounds: Bounds) -> dict[str, Any]:
+    shown: dict[str, Any] = {"returned": bounds.returned, "truncated": bounds.truncated}
+    more = {
+        "total": bounds.total,
+        "next_cursor": bounds.next_cursor,
+        "refinement_hint": bounds.refinement_hint or None,
+    }
+    return shown | {name: value for name, value in more.items() if value is not None}

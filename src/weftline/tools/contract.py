@@ -1,0 +1,37 @@
+"""What a tool says about its results, for those that somebody outside gives in its place."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from weftline.canonical import canonical_value
+from weftline.tools.base import Tool
+from weftline.tools.checking import issues_of
+
+
+async def result_fault(tool: Tool, value: object) -> str:
+    """What is wrong with a JSON value as a result of a call of the tool; "" if nothing is.
+
+    Null is a result of tools that say so. A text may be the JSON of a result.
+    """
+    check = getattr(tool, "result_fault", None)
+    schema = tool.spec.output_schema
+    if value is None and (check is None or not getattr(tool, "has_result_type", False)) and schema is UNSET:
+        return "the tool does not return null"
+    if check is not None and (fault := check(value)):
+        return fault
+    if schema is UNSET:
+        return ""
+    issues = await issues_of(canonical_value(value), schema)
+    if issues and isinstance(value, str) and _is_json(value):
+        issues = await issues_of(value.encode(), schema)
+    return "; ".join([f"{one.path}: {one.message}" if one.path else one.message for one in issues[:3]])
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True

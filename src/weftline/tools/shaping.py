@@ -1,0 +1,115 @@
+"""What a set of tools does to the calls of its tools: to their arguments, before they are read, and to their results.
+
+    agent = Agent("openai:gpt-5", tools=[*toolset("billing", invoice, refund, adapt=unwrapped, materialize=receipt)])
+
+The functions are plain ones that return at once. Each is called once per call, with the call as a `ToolsetCall`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from weftline import prompts_calls
+from weftline.canonical import canonical_value
+from weftline.failure import Failure
+from weftline.outcome import ServerData, Telemetry
+from weftline.tools.base import Tool, ToolOutput
+from weftline.tools.bounding import bounded_of, with_bounds
+from weftline.tools.results import error_of, failure_of, output_of, reason_of
+
+logger = logging.getLogger(__name__)
+
+
+class ToolsetCall(Struct, kw_only=True):
+    """A call of a tool of the set."""
+
+    run_id: str
+    thread_id: str | None = None
+    turn_id: str
+    call_id: str
+    parent_call: str | None = None
+    """The call that asked for it, if it was not the model."""
+    tool: str
+    toolset: str
+    args: str
+    """As the model wrote them for `adapt`, and final for the others: JSON."""
+    server_data: list[ServerData] = field(default_factory=list[ServerData])
+    """What `materialize` leaves for others than the model: add to it."""
+
+
+Adapter: TypeAlias = Callable[[ToolsetCall], Mapping[str, Any] | str | None]
+"""Returns the arguments that the tool gets, as an object or as JSON; nothing keeps them."""
+Materializer: TypeAlias = Callable[[ToolsetCall, ToolOutput], Any]
+"""Returns what a tool could return, in place of the result; None keeps it. What it raises is an error result."""
+Measure: TypeAlias = Callable[[ToolsetCall, int], Telemetry | None]
+"""Returns what a call took whose tool did not say; it is given the time in milliseconds."""
+
+
+class Shaping(Struct, frozen=True):
+    """The functions of a set."""
+
+    toolset: str
+    adapt: Adapter | None = None
+    materialize: Materializer | None = None
+    telemetry: Measure | None = None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return tuple([one for one in (self.adapt, self.materialize, self.telemetry) if one is not None])
+
+    def adapted(self, call: ToolsetCall) -> str:
+        """The arguments for the tool. Raises whatever the function does."""
+        made = None if self.adapt is None else self.adapt(call)
+        if not made:
+            return call.args
+        return made if isinstance(made, str) else canonical_value(dict(made)).decode()
+
+    def materialized(self, tool: Tool, call: ToolsetCall, output: ToolOutput) -> ToolOutput:
+        """The result as it is stored, whatever the function does."""
+        if self.materialize is None:
+            return output
+        try:
+            made: object = self.materialize(call, output)
+            shaped = output if made is None else _made(tool, made, output)
+        except Exception as error:
+            logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
+            text = prompts_calls.not_materialized(call.tool, reason_of(error))
+            return ToolOutput.of(text, is_error=True, failure=replace(failure_of(error, text), kind="malformed_result"))
+        left = tuple(call.server_data)
+        return replace(shaped, server_data=(*shaped.server_data, *left)) if left else shaped
+
+    def measured(self, call: ToolsetCall, output: ToolOutput, *, duration_ms: int) -> ToolOutput:
+        if self.telemetry is None or output.telemetry is not None:
+            return output
+        try:
+            return replace(output, telemetry=self.telemetry(call, duration_ms))
+        except Exception:
+            logger.exception("run %s: what %s took could not be said", call.run_id, call.tool)
+            return output
+
+
+def _made(tool: Tool, value: object, output: ToolOutput) -> ToolOutput:
+    made = output_of(value, tool_name=tool.spec.name)
+    if made.telemetry is None:
+        made = replace(made, telemetry=output.telemetry)
+    if not made.server_data:
+        made = replace(made, server_data=output.server_data)
+    if made.bounds is None and not made.is_error:
+        made = replace(made, bounds=output.bounds)
+    return with_bounds(tool, made) if made.bounds is not None or bounded_of(tool) else made
+
+
+def shaping_of(tool: Tool | None) -> Shaping | None:
+    """What the tool's set does to its calls."""
+    return getattr(tool, "shaping", None)
+
+
+def refused_by(tool: str, error: Exception) -> tuple[str, Failure]:
+    """What the model reads if the arguments of a call could not be adapted."""
+    text = prompts_calls.not_adapted(tool, reason_of(error))
+    return text, error_of(error).failure or Failure(text, "invalid_call")

@@ -1,0 +1,49 @@
+"""The engine's options of a run's spec as pydantic models: they only validate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from weftline.engine_options import MAX_INTERVAL_S, MAX_TASK_QUEUE_CHARS, attributes_fault, memo_fault, typed
+from weftline.wire.engine_options import plain_value
+
+
+def _memo(given: dict[str, Any]) -> dict[str, Any]:
+    if fault := memo_fault(given):
+        raise PydanticCustomError("memo", "{fault}", {"fault": fault})
+    return given
+
+
+def _attributes(given: dict[str, Any]) -> dict[str, Any]:
+    fault = attributes_fault(given)
+    for name, value in given.items():
+        found = typed(plain_value(value))
+        if not fault and isinstance(found, str):
+            fault = f"{name}: {found}"
+    if fault:
+        raise PydanticCustomError("search_attributes", "{fault}", {"fault": fault})
+    return given
+
+
+class RetryPolicyModel(BaseModel):
+    """How often the engine tries to hand the run to a worker; what is 0 is as the engine has it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    maxAttempts: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    initialIntervalMs: Annotated[int, Field(ge=0, le=MAX_INTERVAL_S * 1000)] | None = None
+    backoffCoefficient: Annotated[float, Field(ge=0, le=100)] | None = None
+
+
+class EngineOptionsModel(BaseModel):
+    """What a run and a message to a session can tell the engine. A session has none of it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    memo: Annotated[dict[str, Any], AfterValidator(_memo)] | None = None
+    searchAttributes: Annotated[dict[str, Any], AfterValidator(_attributes)] | None = None
+    taskQueue: Annotated[str, StringConstraints(max_length=MAX_TASK_QUEUE_CHARS)] | None = None
+    retryPolicy: RetryPolicyModel | None = None

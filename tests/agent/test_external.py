@@ -1,0 +1,228 @@
+"""Tools that an outside system carries out: how their calls are offered, and which results are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import TypedDict
+
+from weftline import Agent, Bounded, Conflict, Engine, Limits, Paging, Provided, RunFailed, ServerData, tool
+from weftline.agent.run import Run
+from weftline.details import AwaitExternalTools
+from weftline.errors import InvalidRequest, NotFound
+from weftline.events import CallFinished
+from weftline.outcome import Bounds
+from weftline.testing import ScriptedModel, calls
+
+from .kit import results_in
+
+PATIENCE_S = 60
+
+
+class Weather(TypedDict):
+    city: str
+    degrees: int
+
+
+@tool(external=True)
+def weather(city: str) -> Weather:
+    """The weather in a city."""
+    raise AssertionError("it is carried out outside")
+
+
+@tool(external=True)
+def owner(city: str) -> str | None:
+    """Who owns a city, if anybody does."""
+    raise AssertionError("it is carried out outside")
+
+
+@tool(external=True)
+def anything(n: int = 0) -> Any:
+    """Anything."""
+    raise AssertionError("it is carried out outside")
+
+
+@tool(external=True, bounded=Paging("cursor"))
+def streets(city: str, cursor: str = "") -> Bounded:
+    """The streets of a city."""
+    raise AssertionError("it is carried out outside")
+
+
+@tool(effect="read")
+def look() -> str:
+    """Looks."""
+    return "Seen."
+
+
+def together(*turns: dict[str, Any]) -> dict[str, Any]:
+    """One turn with the calls of these."""
+    return {"tool_calls": [call for turn in turns for call in turn["tool_calls"]]}
+
+
+def agent_for(*turns: dict[str, Any], **limits: Any) -> tuple[Agent[Any, Any], ScriptedModel]:
+    model = ScriptedModel([together(*turns), "Done."])
+    tools = [weather, owner, anything, streets, look]
+    return Agent(model, name="clerk", tools=tools, limits=Limits(loop_soft=0, **limits)), model
+
+
+async def offered(run: Run[Any]) -> AwaitExternalTools:
+    async for event in run.events(profile=[AwaitExternalTools]):
+        if isinstance(event, AwaitExternalTools):
+            return event
+    raise AssertionError("nobody outside was asked")
+
+
+def ids(await_: AwaitExternalTools) -> list[str]:
+    return [one["call_id"] for one in await_.items]
+
+
+OWNER, RAIN = calls("owner", city="Rome"), calls("weather", city="Rome")
+
+
+@pytest.mark.requirement("run.await.external_tools")
+async def test_calls_for_an_outside_system_are_one_await_and_its_results_are_theirs_in_call_order(
+    tmp_path: Path,
+) -> None:
+    agent, model = agent_for(OWNER, calls("look"), RAIN, calls("streets", city="Rome"))
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        asked = await offered(run)
+        assert [(one["name"], one["args"]) for one in asked.items] == [
+            ("owner", {"city": "Rome"}),
+            ("weather", {"city": "Rome"}),
+            ("streets", {"city": "Rome", "cursor": ""}),
+        ]
+        assert asked.id == "external_0"
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        run = engine.attach(run.id)
+        assert await offered(run) == asked
+        first, second, third = ids(asked)
+        some = Bounded(value={"streets": ["Via Appia"], "returned": 9}, returned=1, truncated=True, next_cursor="2")
+        await run.provide(
+            asked.id,
+            [
+                Provided(call_id=third, name="streets", result=some),
+                Provided(call_id=first, error="Nobody knows."),
+                Provided(call_id=second, result={"city": "Rome", "degrees": 30}),
+            ],
+        )
+        result = await run.result()
+        events = [event async for event in run]
+    closed = [event.name for event in events if isinstance(event, CallFinished) and event.name != "look"]
+    assert closed == ["owner", "weather", "streets"]
+    listed = '{"next_cursor":"2","returned":1,"streets":["Via Appia"],"truncated":true}'
+    assert results_in(model.requests[1].messages) == [
+        *("Nobody knows.", "Seen.", '{"city":"Rome","degrees":30}', listed),
+    ]
+    by_name = {call.name: call for call in result.calls}
+    assert [by_name[name].ok for name in ("owner", "weather", "streets")] == [False, True, True]
+    assert by_name["streets"].bounds == Bounds(1, None, True, "2")
+    assert {by_name[name].telemetry.duration_ms for name in ("owner", "weather", "streets")} == {0}
+    assert len(model.requests) == 2
+
+
+@pytest.mark.requirement("run.await.results_checked")
+async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_is_wrong(tmp_path: Path) -> None:
+    agent, model = agent_for(OWNER, RAIN, calls("anything"), calls("streets", city="Rome"))
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        asked = await offered(run)
+        who, rain, any_, roads = ids(asked)
+        good = {
+            who: Provided(call_id=who, result=None),
+            rain: Provided(call_id=rain, result={"city": "Rome", "degrees": 30}),
+            any_: Provided(call_id=any_, result=[1]),
+            roads: Provided(call_id=roads, result={"streets": []}, bounds=Bounds(0)),
+        }
+
+        async def refused(*results: Provided, but: str = "") -> list[tuple[str, str]]:
+            """What is wrong with these, in place of those with the same ids."""
+            given = {**good, **{one.call_id: one for one in results}}
+            sent = list(given.values()) if len({one.call_id for one in results}) == len(results) else list(results)
+            with pytest.raises(InvalidRequest) as error:
+                await run.provide(asked.id, [one for one in sent if one.call_id != but])
+            assert error.value.code == "invalid_answer"
+            assert await run.status() == "running" and await offered(run) == asked
+            return [(issue["path"], issue["message"]) for issue in error.value.details["issues"]]
+
+        with pytest.raises(InvalidRequest, match="results: give a result for each call") as empty:
+            await run.provide(asked.id, [])
+        assert empty.value.code == "invalid_answer"
+        assert await refused(but=rain) == [("results", f"the call {rain!r} of 'weather' has no result here")]
+        assert await refused(*good.values(), good[who]) == [("results[4]", f"a second result for the call {who!r}")]
+        assert await refused(Provided(call_id="call_9", result=1)) == [
+            ("results[4]", "no call with the id 'call_9' waits for a result")
+        ]
+        assert await refused(Provided(call_id=who, name="weather", result=None)) == [
+            ("results[0].name", f"the call {who!r} is one of 'owner'")
+        ]
+        assert await refused(Provided(call_id=who, result="Ann", error="No.")) == [
+            ("results[0].error", "give exactly one of `result` and `error`")
+        ]
+        assert await refused(Provided(call_id=who)) == [
+            ("results[0].result", "give exactly one of `result` and `error`")
+        ]
+        assert await refused(Provided(call_id=any_, result=None)) == [
+            ("results[2].result", "the tool does not return null")
+        ]
+        assert await refused(Provided(call_id=rain, result={"city": "Rome", "degrees": "hot"})) == [
+            ("results[1].result", "degrees: Input should be a valid integer")
+        ]
+        assert await refused(Provided(call_id=any_, result=object())) == [
+            ("results[2].result", "it is not JSON: object has no JSON form")
+        ]
+        cut = Bounds(0, truncated=True)
+        for one, fault in (
+            (Provided(call_id=roads, result={}), "it says nothing about how much it returned"),
+            (Provided(call_id=roads, result={}, bounds=cut), "it is truncated and says neither how to go on"),
+            (Provided(call_id=roads, error="No.", bounds=cut), "it has bounds although it failed"),
+            (Provided(call_id=any_, result=1, bounds=Bounds(1)), "the tool is not declared bounded"),
+        ):
+            [(path, message)] = await refused(one)
+            assert path.endswith(".bounds") and fault in message
+        data = [ServerData("chart", {}, "timeline")]
+        assert await refused(Provided(call_id=who, result=None, server_data=data)) == [
+            ("results[0]", "what no model reads comes from tools of the server alone")
+        ]
+        several = await refused(
+            Provided(call_id=rain, result=3),
+            Provided(call_id="x", result=1),
+            Provided(call_id=any_, result=None),
+            but=who,
+        )
+        assert [path for path, _ in several] == ["results[0].result", "results[1].result", "results[3]", "results"]
+        for wrong in ("external_1", "await_0_0_1"):
+            with pytest.raises(NotFound) as unknown:
+                await run.provide(wrong, list(good.values()))
+            assert unknown.value.code == "unknown_await"
+        assert len(model.requests) == 1
+        await run.provide(asked.id, list(good.values()))
+        await run.result()
+        with pytest.raises(Conflict) as late:
+            await run.provide(asked.id, list(good.values()))
+        assert late.value.code == "run_terminal"
+    shown = ["null", '{"city":"Rome","degrees":30}', "[1]", '{"returned":0,"streets":[],"truncated":false}']
+    assert results_in(model.requests[1].messages) == shown
+
+
+async def test_a_call_that_nobody_carries_out_ends_the_run_or_is_told_to_the_model() -> None:
+    ends, _ = agent_for(OWNER, external_timeout_s=0.01)
+    tells, model = agent_for(OWNER, external_timeout_s=0.01, on_external_timeout="report")
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        with pytest.raises(RunFailed) as failed:
+            await (await engine.start(ends, "Go.")).result()
+        assert failed.value.result.code == "local_timeout"
+        await (await engine.start(tells, "Go.")).result()
+    assert len(model.requests) == 2
+
+
+def test_what_does_not_go_with_an_external_tool_is_refused() -> None:
+    for options, words in (
+        ({"reconcile": lambda: None}, "leave reconcile out"),
+        ({"timeout_s": 3}, "leave timeout_s out"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tool(external=True, **options)(together)  # type: ignore[call-overload]

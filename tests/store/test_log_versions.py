@@ -1,0 +1,96 @@
+"""Logs outlive the code that wrote them: what is stored says what it is, folds as it did, and is passed on whole."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from msgspec import json, msgpack
+
+from weftline import Agent, Engine
+from weftline.kernel.entries import FACTS, FORMAT, KIND, KNOWN_RULES, decode_fact
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import State, encode_state
+from weftline.runtime import ids
+from weftline.runtime.paging import entries
+from weftline.store import open_store
+from weftline.store.base import LogReader, RunFilter
+from weftline.store.memory import MemoryStore
+from weftline.testing import ScriptedModel
+
+STORES = Path(__file__).parents[1] / "fixtures" / "stores"
+
+
+def differences(recorded: Any, today: Any, path: str = "") -> list[str]:
+    """Where today's value does not have what was recorded. Fields that came later are no difference."""
+    if isinstance(recorded, dict) and isinstance(today, dict):
+        old, new = cast("dict[str, Any]", recorded), cast("dict[str, Any]", today)
+        return [one for name, value in old.items() for one in differences(value, new.get(name), f"{path}.{name}")]
+    if isinstance(recorded, list) and isinstance(today, list):
+        old, new = cast("list[Any]", recorded), cast("list[Any]", today)
+        if len(old) == len(new):
+            return [
+                one for at, pair in enumerate(zip(old, new, strict=True)) for one in differences(*pair, f"{path}[{at}]")
+            ]
+    return [] if recorded == today else [f"{path}: {recorded!r} was recorded, today it is {today!r}"]
+
+
+async def check_names(log: LogReader, key: int) -> int:
+    """Each entry has its kind, which is also that of its head, and the row has the number of their vocabulary."""
+    row, found = await log.run(key), 0
+    assert row is not None and row.rules in KNOWN_RULES and 0 <= row.format <= FORMAT
+    async for item in entries(log, key):
+        found += 1
+        if item.head:
+            assert json.decode(item.head)["type"] == item.kind == KIND[type(decode_fact.decode(item.head))]
+        else:
+            assert item.kind and item.kind not in FACTS
+    return found
+
+
+@pytest.mark.requirement("run.log.versions")
+@pytest.mark.parametrize("packed", sorted(STORES.glob("v*.tar.xz")), ids=lambda path: path.name)
+async def test_the_logs_of_each_released_version_fold_to_the_state_recorded_with_them(
+    packed: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "store").chmod(0o700)
+    store = open_store(tmp_path / "store")
+    try:
+        rows = await store.log.runs(RunFilter())
+        assert {row.status for row in rows} >= {"running", "succeeded"}
+        for row in rows:
+            assert await check_names(store.log, row.key) >= 4
+            facts = [fact for fact in await store.log.facts(row.key) if fact.seq <= row.state_seq]
+            today = fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in facts])
+            assert differences(msgpack.decode(row.state), msgpack.decode(encode_state(today))) == []
+    finally:
+        await store.close()
+
+
+@pytest.mark.requirement("run.log.versions")
+async def test_fields_that_this_version_does_not_know_survive_reading_export_and_import(tmp_path: Path) -> None:
+    async with Engine() as engine:
+        run = await engine.start(Agent(ScriptedModel(["Hi."])), "Hello")
+        await run.result()
+        assert isinstance(engine.store, MemoryStore)
+        log: Any = engine.store.log
+        items = log._disk.runs[ids.key_of(run.id)].items
+        await check_names(log, ids.key_of(run.id))
+        for place, item in enumerate(items):  # as another version, of which this one can read the log, would write it
+            if item.body and item.head:
+                news = b'{"news":{"b":1,  "a":[1.0]},' + item.body[1:]
+                items[place] = type(item)(item.seq, item.at, item.kind, item.head, news, item.count)
+        file = await engine.export(run.id, tmp_path / "run.jsonl")
+        read = await run.entries()
+    told = [entry.body["news"] for entry in read.entries if entry.head is not None and entry.body is not None]
+    assert len(told) >= 3 and all(news == {"b": 1, "a": [1.0]} for news in told)
+    async with Engine(tmp_path / "data") as other:
+        await other.import_runs(file)
+        assert await other.attach(run.id).entries() == read
+        assert (await (other.attach(run.id)).result()).text == "Hi."
+        again = await other.export(run.id, tmp_path / "again.jsonl")
+    assert again.read_bytes() == file.read_bytes() and b'{"b":1,  "a":[1.0]}' in file.read_bytes()
