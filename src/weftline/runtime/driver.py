@@ -207,9 +207,12 @@ class Driver:
         self.take_over(run)
         at = self._services.clock.now_us()
         state = run.state
-        with _booking(run.work):
+        try:
             for draft in facts:
                 state = take_in(state, run.work, draft, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
     def take_over(self, run: LiveRun) -> None:
@@ -248,8 +251,11 @@ class Driver:
         self.take_over(run)
         state = run.state
         at = self._services.clock.now_us()
-        with _booking(run.work):
+        try:
             result = self._step(state, run.work, facts, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
         if result.entries:
             self._append(run, result.entries, result.state, at=at, end=result.thread_end)
         if not result.state.ended:
@@ -367,19 +373,10 @@ class Driver:
         return Draft(replace(head, child=child_id), child=child)
 
 
-class _booking:
-    """What was booked for facts that are not going to be appended is taken back."""
-
-    __slots__ = ("_account",)
-
-    def __init__(self, work: WorkingSet) -> None:
-        self._account = work.account
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
-        if error is not None and self._account is not None:
-            self._account.take_back()
+def _take_back(work: WorkingSet) -> None:
+    """What was booked for facts that are not going to be appended."""
+    if work.account is not None:
+        work.account.take_back()
 
 
 class RunSink:
