@@ -228,8 +228,8 @@ async def test_deps_that_are_made_for_an_answer_while_the_run_leaves_memory_are_
         release(log, key, epoch)
 
     monkeypatch.setattr(SqliteLog, "release", noted)
-    monkeypatch.setattr(kept, "KEEP_S", 0.001)
-    monkeypatch.setattr(kept, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(retained, "KEEP_S", 0.001)
+    monkeypatch.setattr(retained, "_SWEEP_S", 0.001)
     told: list[str] = []
 
     @asynccontextmanager
