@@ -17,7 +17,7 @@ from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
-from weftline.messages import Text, UserPart
+from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
@@ -240,6 +240,11 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
         cls, text: str, *, is_error: bool = False, in_doubt: bool = False, failure: Failure | None = None
     ) -> ToolOutput:
         return cls((Text(text),), is_error or in_doubt, in_doubt, failure)
+
+    @property
+    def text(self) -> str:
+        """Its texts, joined."""
+        return joined_text(self.parts)
 
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""
