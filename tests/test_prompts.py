@@ -395,6 +395,12 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         {},
         "HTTP 500. The answer is of no stated type (5 bytes), which cannot be shown as text.",
     ),
+    (
+        "request_too_large",
+        ("body", 100),
+        {},
+        "The arguments would give the request's body more than 100 characters. Send less.",
+    ),
     ("missing_secret", ("KEY",), {}, "The tool has no secret 'KEY'; it must be set up first."),
     (
         "too_many_stuck",

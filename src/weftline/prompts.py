@@ -429,6 +429,10 @@ def answer_not_text(status: int, media_type: str, size: int) -> str:
     return f"HTTP {status}. The answer is {kind} ({size} bytes), which cannot be shown as text."
 
 
+def request_too_large(part: str, max_chars: int) -> str:
+    return f"The arguments would give the request's {part} more than {max_chars} characters. Send less."
+
+
 def missing_secret(name: str) -> str:
     return f"The tool has no secret {name!r}; it must be set up first."
 

@@ -37,24 +37,24 @@ def count(n: str) -> str:
     return n
 
 
+def together(*turns: dict[str, Any]) -> dict[str, Any]:
+    """One turn with the calls of these."""
+    return {"tool_calls": [call for turn in turns for call in turn["tool_calls"]]}
+
+
 @pytest.mark.requirement("run.call.display_hint")
 async def test_a_call_is_announced_with_what_code_the_tools_template_or_its_title_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    turn: dict[str, Any] = {
-        "tool_calls": [
-            call
-            for one in (
-                calls("stock", sku="A-7"),
-                calls("stock", sku="secret"),
-                calls("weather", city="Rome"),
-                calls("look_up", word="x"),
-                calls("count", n="three"),
-                calls("stock", sku="A\n" + "x" * 500),
-            )
-            for call in one["tool_calls"]
-        ]
-    }
+    asked = [
+        calls("stock", sku="A-7"),
+        calls("stock", sku="secret"),
+        calls("weather", city="Rome"),
+        calls("look_up", word="x"),
+        calls("count", n="three"),
+        calls("stock", sku="A\n" + "x" * 500),
+    ]
+    turn = together(*asked)
     agent = Agent(ScriptedModel([turn, "Done."]), tools=[stock, weather, look_up, count], limits=Limits(loop_soft=0))
 
     @agent.on(ToolGate)

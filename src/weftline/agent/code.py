@@ -500,7 +500,7 @@ class AgentCode:
             self._fail(f"The agent's deps failed: {type(lost).__name__}: {lost}", lost)
         if self._problem is not None:
             code, problem = self._problem
-            raise CodeFailed(problem, code=code)
+            raise CodeFailed(problem, code=code) from self._raised
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:

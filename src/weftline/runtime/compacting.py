@@ -24,8 +24,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.throttle import close_stream, open_stream
-from weftline.runtime.conversation import input_bytes
-from weftline.runtime.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
+from weftline.runtime.cutting import Cut, Span, input_bytes, message_bytes, new_cut, transcript, with_summary
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, retry_wait_s
 from weftline.runtime.models import cost_of, model_id

@@ -10,7 +10,7 @@ it is empty; an empty dict or tuple costs it nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
@@ -67,10 +67,10 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
-from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
-from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
+from weftline.runtime.cutting import Cut, with_summary
 from weftline.runtime.latest_turn import LatestTurn
+from weftline.runtime.message_parts import with_parts
 from weftline.runtime.omitting import parts_within
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
@@ -112,6 +112,40 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation:
+    __slots__ = (
+        "_changed",
+        "_clarifying",
+        "_given",
+        "_instruction",
+        "_native",
+        "_past",
+        "_queued",
+        "_result_limit_bytes",
+        "_visible",
+        "_whole_size",
+        "allowed",
+        "approved",
+        "call_ids",
+        "closed",
+        "compacted",
+        "contents",
+        "counts",
+        "digests",
+        "failed",
+        "failure",
+        "labels",
+        "last_hint",
+        "memory",
+        "messages",
+        "partial",
+        "rejected",
+        "size",
+        "system",
+        "turn",
+        "unavailable",
+        "unsaved",
+    )
+
     def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
         """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
         self._result_limit_bytes = result_limit_bytes
@@ -247,7 +281,7 @@ class Conversation:
             return self.visible
         changed = self._changed.setdefault(in_words, [])
         change = self._in_words if in_words else self._filled
-        changed += [_changed(message, change) for message in self.visible[len(changed) :]]
+        changed += [with_parts(message, change) for message in self.visible[len(changed) :]]
         return changed
 
     def native(self, model: str) -> list[bytes | None]:
@@ -365,7 +399,7 @@ class Conversation:
         self._remember(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
-        self.turn = LatestTurn(head, turn)
+        self.turn = LatestTurn.of(head, turn)
         self.failure = self.partial = self.rejected = ""
         self.failed = None
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
@@ -464,34 +498,3 @@ def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
         if type(message) is Assistant:
             ids |= dict.fromkeys([call.id for call in message.calls])
     return ids
-
-
-def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
-    """Roughly the bytes of what a plan has a model read, besides its tools; with `messages` in place of its own."""
-    system = system or plan.system
-    size = text_bytes(system) if system else 0
-    size += sum([message_bytes(message) for message in (plan.messages if messages is None else messages)])
-    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
-
-
-def blobs_of(messages: Iterable[Message]) -> set[str]:
-    """The blobs that messages name."""
-    users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
-
-
-def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
-    """The message with each part of a user or of a tool's result changed."""
-    match message:
-        case User():
-            return replace(message, parts=_each(message.parts, change))
-        case ToolResults():
-            return ToolResults(
-                tuple([replace(result, parts=_each(result.parts, change)) for result in message.results])
-            )
-        case _:
-            return message
-
-
-def _each(parts: tuple[UserPart, ...], change: Callable[[UserPart], UserPart]) -> tuple[UserPart, ...]:
-    return tuple([change(part) for part in parts])

@@ -58,7 +58,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import ServerTools, ToolSource
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
@@ -81,6 +81,7 @@ class EmbeddedEngine(StoredRuns):
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
+        public_errors: Mapping[str, str] | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -94,6 +95,7 @@ class EmbeddedEngine(StoredRuns):
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
+        self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._moving = asyncio.Event()
@@ -101,7 +103,17 @@ class EmbeddedEngine(StoredRuns):
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
-        self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
+        if not isinstance(given, Path | str):
+            self._store = given
+            return await self._open()
+        self._store = await open_store_off_loop(given)
+        try:
+            return await self._open()
+        except BaseException:
+            await self._store.close()  # it is nobody else's to close
+            raise
+
+    async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
@@ -116,7 +128,14 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             require_accepting=self.require_accepting,
         )
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
+        services = Services(
+            store.id,
+            self.clock,
+            Deadlines(),
+            self._model_timeout_s,
+            self._slow_turn_s,
+            public_errors=self._public_errors,
+        )
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(
@@ -140,7 +159,7 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
-        self._log, self._driver = self._residents.log, self._residents.driver
+        self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
@@ -448,8 +467,7 @@ class EmbeddedEngine(StoredRuns):
         await self._append_all(run, (Draft(head, body),))
 
     async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
-        self._driver.record(run, drafts)
-        self._residents.consider(run)
+        self._residents.append(run, drafts)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:

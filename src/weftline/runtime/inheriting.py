@@ -17,8 +17,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
 from weftline.plan import decode_plan
 from weftline.runtime import ids
-from weftline.runtime.conversation import input_bytes
-from weftline.runtime.cutting import with_summary
+from weftline.runtime.cutting import input_bytes, with_summary
 from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.supported import unsupported

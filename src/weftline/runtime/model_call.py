@@ -41,6 +41,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
@@ -198,7 +199,8 @@ class _ModelCall:
             active_us=self._active_us(),
         )
         message = error.message or "The model call failed."
-        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
+        causes = kept_causes(error)
+        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s, causes)
         return Outcome(Draft(head, bodies.encode(body)))
 
     def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:

@@ -13,12 +13,12 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.conversation import blobs_of
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.inheriting import Inherited, as_fact, left_to
 from weftline.runtime.inside import RunInside
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
+from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
