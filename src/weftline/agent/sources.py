@@ -240,6 +240,7 @@ class AgentTools:
         hooks = Hooks([*agent.hooks, *setup.hooks])
         refusals, notify = _listeners(hooks, RunContext(info, None))
         frame = Frame()
+        named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to leave
         try:
             await self._opened.warm(
                 [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
@@ -273,7 +274,7 @@ class AgentTools:
             observed=None if observed or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
-            prompts=await self._prompts_of(agent, info, workspace=run.workspace),
+            prompts=named_prompts,
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)

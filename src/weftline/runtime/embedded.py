@@ -367,9 +367,11 @@ class EmbeddedEngine(StoredRuns):
             if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
                 args = await edited(run, question.index, answer.args)
             run = await self._residents.load(key)
-        if answer.args is None and (question := open_await(run.state, await_id)) and needs_tools(run, question):
+        while run.work.toolbox is None and answer.args is None and (question := open_await(run.state, await_id)):
+            if not needs_tools(run, question):
+                break
             await self._opener.open_tools(run)
-            run = await self._residents.load(key)
+            run = await self._residents.load(key)  # as it is now: it may have left memory, and its tools with it
         question = open_await(run.state, await_id)
         if question is None:
             ended = run.state.ended or bool(run.state.control.cancel)
