@@ -95,7 +95,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         if code_version is not None and not isinstance(code_version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"code_version must be a str, not {type(code_version).__name__}")
         self._code_version = code_version
-        self._starter = Starter(self._tools, self._models, durable=self.durable, register=self.register)
+        self._starter = Starter(self._tools, self._models, durable=self.durable, register=self._admit)
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
@@ -117,7 +117,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that nobody opened by hand."""
         for agent in agents:
-            self.register(agent)
+            self._admit(agent)
 
     @property
     def is_open(self) -> bool:
@@ -133,7 +133,19 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         return self._directory is not None
 
     def register(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
-        """Lets the engine carry on runs of this agent. Raises `Conflict` if another agent has its name."""
+        """Lets the engine carry on runs of this agent.
+
+        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: what an
+        earlier process left is carried on from then on, by the agents that are known. `start` needs no registration.
+        """
+        if self._host is not None:
+            raise Conflict(
+                f"The engine is open, and takes no more agents: Engine(…, agents=[{agent.name or '…'}]).",
+                code="registration_closed",
+            )
+        self._admit(agent, name=name)
+
+    def _admit(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
         name = name or agent.name
         if name is None:
             raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")

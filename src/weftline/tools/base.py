@@ -22,6 +22,7 @@ from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
 from weftline.surrogates import whole
+from weftline.titles import titled
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -319,8 +320,7 @@ def title_of(tool: Tool) -> str:
     title = getattr(tool, "title", "")
     if isinstance(title, str) and title:
         return title
-    words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
-    return words[:1].upper() + words[1:]
+    return titled(tool.spec.name)
 
 
 def labels_needed(tool: object) -> frozenset[str]:
