@@ -1,6 +1,6 @@
 """Commands as processes of this machine, files below one of its directories.
 
-Files are confined (`contexts.rooted_files`); commands are not: they have the rights of the user that runs Weftline. What
+Files are confined (`rooted_files`); commands are not: they have the rights of the user that runs Weftline. What
 holds for them is that they see none of our environment, that they end in time, and that they leave nothing running:
 on Linux that includes processes which made a session of their own, unless they killed their supervisor first. Commands
 that are not trusted belong in `SandboxedContext`.
