@@ -61,7 +61,8 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
             logger.exception("run %s: its log cannot be read", run_id)
         else:
             # What is left of it stays as it is: nothing is ever added to a run that has ended.
-            logger.error("run %s has ended, and its log cannot be read", run_id)
+            if loaded.created:  # else its retention is over
+                logger.error("run %s has ended, and its log cannot be read", run_id)
             state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)

@@ -382,7 +382,8 @@ class Residents:
         run.task.add_done_callback(lambda task: self._left(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        if not run.gone and not run.state.ended:  # it may have been queued for a long time
+        # It may have been queued for a long time, and its slot have become free because the server stops.
+        if not run.gone and not run.state.ended and not self.stopping:
             await self.driver.drive(run)
 
     def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
