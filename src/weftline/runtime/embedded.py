@@ -367,9 +367,11 @@ class EmbeddedEngine(StoredRuns):
             if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
                 args = await edited(run, question.index, answer.args)
             run = await self._residents.load(key)
-        if answer.args is None and (question := open_await(run.state, await_id)) and needs_tools(run, question):
+        while run.work.toolbox is None and answer.args is None and (question := open_await(run.state, await_id)):
+            if not needs_tools(run, question):
+                break
             await self._opener.open_tools(run)
-            run = await self._residents.load(key)
+            run = await self._residents.load(key)  # as it is now: it may have left memory, and its tools with it
         question = open_await(run.state, await_id)
         if question is None:
             ended = run.state.ended or bool(run.state.control.cancel)
@@ -450,9 +452,17 @@ class EmbeddedEngine(StoredRuns):
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first."""
+        """Cancels all runs of a thread that has ended, newest first. Raises `Conflict` in the end if one of them has to
+        be left alone.
+        """
+        refused: Conflict | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
-            await self.cancel(key, reason="thread_ended", requested_by=requested_by)
+            try:
+                await self.cancel(key, reason="thread_ended", requested_by=requested_by)
+            except Conflict as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()

@@ -92,10 +92,7 @@ async def call_model(
     request.note = ProviderNotes(sink, turn=command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
-    await sink.permit()
-    if work.account is not None and work.account.active:
-        # What it may cost is reserved for good, and so is given back what others had reserved: a crash changes neither.
-        await sink.durable()
+    await permitted(work, sink)
     call.begin()
     renewals = watch_renewals()
     stream = open_stream(model.provider, request)
@@ -148,6 +145,14 @@ async def call_model(
         return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
+
+
+async def permitted(work: WorkingSet, sink: Sink) -> None:
+    """Returns when a model may be asked. Under a budget, what that may cost is reserved for good by then, and what
+    others had reserved is given back: a crash changes neither."""
+    await sink.permit()
+    if work.account is not None and work.account.active:
+        await sink.durable()
 
 
 class _ModelCall:

@@ -6,6 +6,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -14,7 +15,7 @@ from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.inheriting import Inherited, as_fact, left_to
+from weftline.runtime.inheriting import Inherited, as_fact, inherited_by
 from weftline.runtime.inside import RunInside
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
@@ -23,7 +24,7 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
-_CODED_HERE_BYTES = 64 * 1024
+_CODE_ON_LOOP_BYTES = 64 * 1024
 """A hop to a thread costs more than coding so little."""
 
 
@@ -50,7 +51,8 @@ class RunOpener:
         self._models = models
         self._tools = tools
         self._names = names
-        self._making: dict[int, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By run, for as long as somebody holds it or waits for it."""
         self.family: Family | None = None
 
     async def open_tools(self, run: LiveRun) -> None:
@@ -71,9 +73,9 @@ class RunOpener:
         summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
-            summary = await left_to(run, self._store) if stored else None
+            summary = await inherited_by(run, self._store) if stored else None
         size = sum([len(message) for message in stored])
-        history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
+        history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         rendered, memory = None, RunMemory(work.conversation.memory)
@@ -82,7 +84,7 @@ class RunOpener:
         anew = "prompt" in changed
         if code is not None and (anew or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
-            rendered = await code.render(work.plan.system, memory=memory, messages=messages, anew=anew)
+            rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=anew)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
@@ -117,7 +119,8 @@ class RunOpener:
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may want it at the same time.
-        async with self._making.setdefault(run.key, asyncio.Lock()):
+        making = self._making.setdefault(run.key, asyncio.Lock())
+        async with making:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.listed_under is not None:
                 work.session_id = await self._names.session(run.listed_under)
@@ -129,7 +132,8 @@ class RunOpener:
                 work.toolbox = toolbox.under(work.plan.limits.policy)
                 if toolbox.code is not None:
                     toolbox.code.enter(RunInside(run))
-        self._making.pop(run.key, None)
+                    if run.gone:
+                        toolbox.code.leave()  # it has left memory meanwhile, and nobody will say so again
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
         """The contents that the conversation names. Those that the run itself brought may not be stored yet."""
@@ -147,6 +151,6 @@ def _decoded(messages: Sequence[bytes]) -> list[Message]:
 
 
 async def _base64(data: bytes) -> str:
-    if len(data) <= _CODED_HERE_BYTES:
+    if len(data) <= _CODE_ON_LOOP_BYTES:
         return b64encode(data).decode()
     return (await asyncio.to_thread(b64encode, data)).decode()

@@ -36,7 +36,7 @@ ANSWER_TOKENS = 8_192
 THINKING_TOKENS = 8_192
 """And as much again for a model that may think."""
 _ANY_USE = Usage(input=1, output=1)
-LEAST_TOKENS = 2_048
+MIN_TOKENS = 2_048
 """A final turn asks for less than these if only so much fits, but not for less than this."""
 
 
@@ -89,16 +89,16 @@ def _held(
         return Held(day, accounts)  # asking it fails at once, and says why
     size = begins.estimate or _estimate(state, work)
     tokens = size * INPUT_FACTOR
-    output = answer_tokens(work, model)
+    output = answer_tokens(work, model) if type(begins) is AttemptStarted else _most_tokens(model, thinks=True)
     if not _has_price(work, model) and ledger.counts_usd(accounts, rules):
         return BudgetRefused("run", "usd", 0, 0, 0, 0, accounts[0], outcome="stop", model=model.catalog_id)
     is_last = type(begins) is AttemptStarted and begins.final
     final = None if is_last else _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
     need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
     refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, run=account.key, at=at)
-    while refused is not None and is_last and output > LEAST_TOKENS and work.plan.sampling.max_output_tokens is None:
+    while refused is not None and is_last and output > MIN_TOKENS and work.plan.sampling.max_output_tokens is None:
         # Nobody asked for an answer that long: a shorter one is better than none.
-        output = max(output // 2, LEAST_TOKENS)
+        output = max(output // 2, MIN_TOKENS)
         need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
         refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, run=account.key, at=at)
     if refused is not None:
@@ -122,8 +122,12 @@ def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
     asked = work.plan.sampling.max_output_tokens
     if asked is not None:
         return asked
-    thinks = work.plan.reasoning != 0 and model.entry.reasoning is not False
-    most = ANSWER_TOKENS + (THINKING_TOKENS if thinks else 0)
+    return _most_tokens(model, thinks=work.plan.reasoning != 0)
+
+
+def _most_tokens(model: ResolvedModel, *, thinks: bool) -> int:
+    """What is asked for if nobody says."""
+    most = ANSWER_TOKENS + (THINKING_TOKENS if thinks and model.entry.reasoning is not False else 0)
     own = model.entry.max_output_tokens
     return most if own is None else min(most, own)
 
