@@ -24,7 +24,7 @@ BASE = frozenset(
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
-    | {"weftline.turns", "weftline.engine_options"}
+    | {"weftline.titles", "weftline.turns", "weftline.engine_options"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
     "weftline.surrogates": frozenset(),
+    "weftline.titles": frozenset(),
     "weftline.turns": frozenset(),
     "weftline.bounded": frozenset({"weftline.turns"}),
     "weftline.a2a_answers": frozenset({"weftline.json_size"}),

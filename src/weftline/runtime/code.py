@@ -69,6 +69,8 @@ class Gated(Struct, frozen=True):
     """Of an answer that is a part of something larger."""
     allowed_by: str = ""
     """Why nobody has to be asked what its tool would ask."""
+    hint: str = ""
+    """What people read about the call, in place of what its tool says."""
 
 
 class PendingAwait(Struct, frozen=True):
@@ -202,7 +204,12 @@ class RunCode(Protocol):
         ...
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
+        self,
+        system: str | None,
+        *,
+        memory: MutableMapping[str, Any],
+        messages: Sequence[Message],
+        rebuild: bool = False,
     ) -> str | None:
         """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
 
