@@ -83,6 +83,8 @@ class Residents:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run, or asked people something."""
+        self.on_unopened_end: Callable[[LiveRun], None] | None = None
+        """Called after a commit that ended a run whose tools were not needed here."""
         self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
@@ -467,6 +469,8 @@ class Residents:
                 last = heads[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
+            elif toolbox is None and self.on_unopened_end is not None:
+                self.on_unopened_end(run)
             if not run.active and run.log.idle:
                 self._forget(run)
 

@@ -72,6 +72,7 @@ SETTINGS = (
     "trusted_proxies",
     "unknown_fields",
     "code_version",
+    "traces",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -112,6 +113,8 @@ class ServerOptions(Struct, frozen=True):
     """What to do with a request that has unknown fields."""
     code_version: str | None = None
     """What the code of agents and tools is known by when it carries a run on, in place of its source."""
+    traces: bool = False
+    """Whether spans of all runs are emitted, for OpenTelemetry."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -149,6 +152,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, unknown_fields=_unknown_fields(config, value))
         elif name == "code_version":
             options = replace(options, code_version=_version(config, value))
+        elif name == "traces":
+            options = replace(options, traces=_switch(config, name, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
