@@ -147,12 +147,15 @@ async def test_a_run_is_in_the_trace_that_its_request_names(
     assert ("invoke_agent clerk" in [name for _, name in lines]) == ("agentId" in spec)
 
 
+def _lines(file: Path) -> list[list[str]]:
+    return [line.split(" ", 2) for line in file.read_text().splitlines()] if file.exists() else []
+
+
 async def _spans(file: Path, trace: str, last: str) -> list[tuple[str, str]]:
     """The parent and the name of each span of a trace, once the last one is there."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
-            lines = [line.split(" ", 2) for line in file.read_text().splitlines()] if file.exists() else []
-            spans = [(parent, name) for id, parent, name in lines if id == trace]
+            spans = [(parent, name) for id, parent, name in _lines(file) if id == trace]
             if spans and spans[-1][1] == last:
                 return spans
             await asyncio.sleep(0.01)
