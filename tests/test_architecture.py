@@ -81,7 +81,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.surrogates": frozenset(),
     "weftline.turns": frozenset(),
     "weftline.bounded": frozenset({"weftline.turns"}),
-    "weftline.a2a_answers": frozenset(),
+    "weftline.a2a_answers": frozenset({"weftline.json_size"}),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,

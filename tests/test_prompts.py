@@ -33,7 +33,7 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
     "CONTINUE": "Continue.",
-    "IMAGE_SHOWN": "[An image was shown here.]",
+    "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
     "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
     "answer as its input; write no answer as text.",
@@ -394,6 +394,12 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         (500, "", 5),
         {},
         "HTTP 500. The answer is of no stated type (5 bytes), which cannot be shown as text.",
+    ),
+    (
+        "request_too_large",
+        ("body", 100),
+        {},
+        "The arguments would give the request's body more than 100 characters. Send less.",
     ),
     ("missing_secret", ("KEY",), {}, "The tool has no secret 'KEY'; it must be set up first."),
     (

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from weftline.a2a_answers import state_of
 from weftline.messages import File, Image, Text
 from weftline.providers.base import ToolSpec
-from weftline.redaction import REDACTED, Redactor, shown_template, shown_url
+from weftline.redaction import REDACTED, Redactor, redact_template, redact_url
 from weftline.server.logs import configure_logs
 from weftline.spellings import Needle
 from weftline.tools.base import ToolContext, ToolOutput
@@ -93,8 +93,8 @@ def test_without_secrets_nothing_changes() -> None:
     ],
 )
 def test_an_address_is_shown_without_its_secrets(url: str, shown: str, template: str) -> None:
-    assert shown_url(url) == shown == shown_url(shown)
-    assert shown_template(url) == template == shown_template(template)
+    assert redact_url(url) == shown == redact_url(shown)
+    assert redact_template(url) == template == redact_template(template)
 
 
 @given(st.text(), st.text(min_size=3), st.text())

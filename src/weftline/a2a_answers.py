@@ -7,13 +7,15 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from weftline.json_size import is_modest
+
 Fields: TypeAlias = dict[str, object]
 
 UNDER_WAY = frozenset({"submitted", "working"})
 FAILED = frozenset({"failed", "rejected", "canceled", "cancelled", "auth-required"})
 WAITS = "input-required"
 _STATES = UNDER_WAY | FAILED | {WAITS, "completed"}
-_SHOWN_CHARS = 1000
+_EXCERPT_CHARS = 1000
 
 
 def unwrapped(result: Fields) -> Fields:
@@ -60,7 +62,7 @@ def _is_same(message: str, made: str) -> bool:
     """Whether two texts are the same answer; data is the same however it is written."""
     if message.strip() == made.strip():
         return True
-    if not made.startswith(("{", "[")):
+    if not made.startswith(("{", "[")) or not is_modest(message) or not is_modest(made):
         return False
     try:
         return msgspec.json.decode(message) == msgspec.json.decode(made)
@@ -83,7 +85,7 @@ def _in_words(part: Fields) -> str | None:
         return msgspec.json.encode(part["data"]).decode()
     file = cast(Fields, part["file"]) if isinstance(part.get("file"), dict) else part
     named = [file.get(name) for name in ("name", "filename", "mimeType", "mediaType", "uri", "url")]
-    names = [one[:_SHOWN_CHARS] for one in named if isinstance(one, str) and one]
+    names = [one[:_EXCERPT_CHARS] for one in named if isinstance(one, str) and one]
     return f"[file: {', '.join(names)}]" if names else None
 
 

@@ -54,6 +54,7 @@ TABLE: dict[str, Row] = {
     "not_approver": Row(403, False, "Let one of those decide whom `approvers` names."),
     "unknown_run": Row(404, False, "Check the run id."),
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
+    "registration_closed": Row(409, False, "Give the agent to the engine before it is opened."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "thread_ended": Row(409, False, "Create a new session."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),

@@ -2,20 +2,27 @@
 
 Making a Python object costs a hundred times its byte in the text: 16 MB of `[[],[],…` are five million lists, and the
 event loop stands still while they are made. Counting takes a hundredth of that. Long integers cost the square of their
-digits: 16 MB of them take seconds.
+digits: 16 MB of them take seconds. A number at the edge of what a double can hold (`1e300`, `5e-324`) takes a hundred
+times as long as any other: 1 MB of them takes seconds too.
 """
 
 from __future__ import annotations
+
+import re
 
 MAX_JSON_VALUES = 200_000
 """Of one text from outside, names of fields included. Made in some 50 ms."""
 LONG_NUMBER_DIGITS = 400
 MAX_LONG_NUMBERS = 100
 """How many numbers with more digits than that a text may have. A very long one counts once for each 400 digits."""
+MAX_LONG_EXPONENTS = 5_000
+"""How many numbers with an exponent of three digits or more a text may have. Made in some 50 ms."""
 
 _UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
 _STRIDE = LONG_NUMBER_DIGITS // 2
-_NEVER_TOO_MUCH_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
+_LONG_EXPONENT = re.compile(rb"[eE][+-]?[0-9]{3}")
+_NEVER_LONG_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
+_NEVER_TOO_MUCH_BYTES = min(_NEVER_LONG_BYTES, len(b"1e300,") * MAX_LONG_EXPONENTS)
 _DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _CHUNK_BYTES = 256 * 1024
 """Looked at in one go: other threads run in between."""
@@ -34,7 +41,16 @@ def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
         outside = _outside_of_strings(text, max_values)
         if outside is None or long_numbers(outside) > MAX_LONG_NUMBERS:
             return f"too many numbers of more than {LONG_NUMBER_DIGITS} digits"
+    if _has_more_exponents(text):
+        outside = _outside_of_strings(text, max_values)
+        if outside is None or _has_more_exponents(outside):
+            return f"more than {MAX_LONG_EXPONENTS:,} numbers with an exponent of three digits"
     return ""
+
+
+def is_modest(text: str) -> bool:
+    """Whether a text that somebody wrote inside of another may be read as JSON."""
+    return not excess(text.encode(errors="replace"))
 
 
 def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
@@ -48,7 +64,7 @@ def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
 
 def long_numbers(text: bytes) -> int:
     """About how many long numbers a text has, those inside of its strings included; see `MAX_LONG_NUMBERS`."""
-    return _units(text) if len(text) > _NEVER_TOO_MUCH_BYTES else 0
+    return _units(text) if len(text) > _NEVER_LONG_BYTES else 0
 
 
 class LongNumbers:
@@ -76,6 +92,17 @@ def _units(text: bytes) -> int:
             for at in range(0, len(text), _CHUNK_BYTES)
         ]
     )
+
+
+def _has_more_exponents(text: bytes) -> bool:
+    if text.count(b"e") + text.count(b"E") <= MAX_LONG_EXPONENTS:
+        return False
+    count = 0
+    for at in range(0, len(text), _CHUNK_BYTES):
+        count += len(_LONG_EXPONENT.findall(text, at, at + _CHUNK_BYTES))
+        if count > MAX_LONG_EXPONENTS:
+            return True
+    return False
 
 
 def _outside_of_strings(text: bytes, max_values: int) -> bytes | None:

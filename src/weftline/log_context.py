@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 
 class RunInfo(Protocol):
     """A run while it is driven."""
@@ -19,16 +21,13 @@ class RunInfo(Protocol):
     """Empty until the run is open."""
 
 
-class RequestInfo:
+class RequestInfo(Struct, eq=False):
     """A request while it is answered."""
 
-    __slots__ = ("id", "workspace")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        """The id that the answer carries as `X-Request-Id`."""
-        self.workspace = ""
-        """The slug of the credential's workspace, once the credential is known to be valid."""
+    id: str
+    """The id that the answer carries as `X-Request-Id`."""
+    workspace: str = ""
+    """The slug of the credential's workspace, once the credential is known to be valid."""
 
 
 current_run: ContextVar[RunInfo | None] = ContextVar("current_run", default=None)

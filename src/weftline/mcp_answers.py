@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHOWN_CHARS = 100
+_EXCERPT_CHARS = 100
 _MAX_ITEMS = 5000
 """Of an answer that is looked at item by item; a longer one is refused as a whole."""
 
 
 def unreadable_block(kind: object) -> str:
-    named = f" of type {kind[:_SHOWN_CHARS]!r}" if isinstance(kind, str) else ""
+    named = f" of type {kind[:_EXCERPT_CHARS]!r}" if isinstance(kind, str) else ""
     return f"[Content{named} that cannot be shown.]"
 
 
@@ -35,7 +35,7 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
 
     def left_out(tool: object) -> None:
         name: object = cast("dict[str, object]", tool).get("name") if isinstance(tool, dict) else None
-        label = repr(redact(name[:_SHOWN_CHARS])) if isinstance(name, str) else "without a name"
+        label = repr(redact(name[:_EXCERPT_CHARS])) if isinstance(name, str) else "without a name"
         logger.warning("the MCP server %s lists a malformed tool, which is left out: %s", server, label)
 
     async def answered(method: str, params: Mapping[str, Any] | None, opts: Any = None) -> dict[str, Any]:

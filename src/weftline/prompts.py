@@ -304,7 +304,7 @@ def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
 
 CONTINUE = "Continue."
 """Before a conversation that does not begin with a user."""
-IMAGE_SHOWN = "[An image was shown here.]"
+IMAGE_PLACEHOLDER = "[An image was shown here.]"
 """In place of an image in what the model said itself."""
 NO_RESULT = "No result was recorded for this call."
 RESULT_FOLLOWS = "The result follows in the next message."
@@ -427,6 +427,10 @@ def answer_unlike_schema(tool: str, problems: Sequence[str]) -> str:
 def answer_not_text(status: int, media_type: str, size: int) -> str:
     kind = media_type or "of no stated type"
     return f"HTTP {status}. The answer is {kind} ({size} bytes), which cannot be shown as text."
+
+
+def request_too_large(part: str, max_chars: int) -> str:
+    return f"The arguments would give the request's {part} more than {max_chars} characters. Send less."
 
 
 def missing_secret(name: str) -> str:

@@ -57,10 +57,10 @@ def lines_remain(first: int, last: int, total: int) -> str:
     return f"[Lines {first} to {last} of {total}. To go on, re-read with offset={last + 1}.]"
 
 
-def line_cut(line: int, shown: int, size: int, total: int) -> str:
+def line_cut(line: int, kept: int, size: int, total: int) -> str:
     more = f" To go on, re-read with offset={line + 1}." if line < total else ""
     return (
-        f"[Line {line} of {total} is cut after {shown} of its {size} bytes: "
+        f"[Line {line} of {total} is cut after {kept} of its {size} bytes: "
         f"re-read with offset={line}, limit=1 and max_bytes=0 for all of it.{more}]"
     )
 

@@ -125,12 +125,12 @@ class Redactor:
         spans = spans_of(self._needles, joined)
         if not spans:
             return list(texts)
-        shown: list[str] = []
+        redacted: list[str] = []
         begin = 0
         for text in texts:
-            shown.append(_blackened(text, spans, begin))
+            redacted.append(_blackened(text, spans, begin))
             begin += len(text) + 1
-        return shown
+        return redacted
 
     def data(self, data: bytes) -> bytes:
         if not self:
@@ -157,27 +157,27 @@ def _blackened(text: str, spans: Sequence[Span], begin: int) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """An address without its credentials and without the values of its query: any of them may be a token."""
-    return _shown(url, lambda _, __: True)
+    return _redact_address(url, lambda _, __: True)
 
 
-def shown_template(url: str) -> str:
-    """Like `shown_url`, for a template, whose reader must see what it does: only what looks like a token goes."""
-    return _shown(url, _is_secret_parameter)
+def redact_template(url: str) -> str:
+    """Like `redact_url`, for a template, whose reader must see what it does: only what looks like a token goes."""
+    return _redact_address(url, _is_secret_parameter)
 
 
-def _shown(url: str, hides: Callable[[str, str], bool]) -> str:
+def _redact_address(url: str, hides: Callable[[str, str], bool]) -> str:
     rest, mark, query = url.partition("#")[0].partition("?")
     scheme, colon, rest = rest.partition("://")
     authority, slash, path = rest.partition("/")
     _, at, host = authority.rpartition("@")
     place = f"{REDACTED}@{host}" if at else authority
-    pairs = "&".join(_shown_pair(pair, hides) for pair in query.split("&"))
+    pairs = "&".join(_redact_pair(pair, hides) for pair in query.split("&"))
     return f"{scheme}{colon}{place}{slash}{path}{mark}{pairs}"
 
 
-def _shown_pair(pair: str, hides: Callable[[str, str], bool]) -> str:
+def _redact_pair(pair: str, hides: Callable[[str, str], bool]) -> str:
     name, equals, value = pair.partition("=") if "=" in pair else ("", "", pair)
     if not value or _PLACEHOLDERS.fullmatch(value) or not hides(name, value):
         return pair

@@ -88,6 +88,13 @@ values = st.recursive(
 )
 
 
+@pytest.mark.parametrize("inside", ["1e300," * 6_000, "[]," * 200_000])
+def test_a_text_that_costs_too_much_to_read_stays_a_text(inside: str) -> None:
+    schema = Raw(b'{"type":"object","properties":{"all":{"type":"array"}}}')
+    assert coerced({"all": "[1,2]"}, schema) == {"all": [1, 2]}
+    assert coerced({"all": f"[{inside}1]"}, schema) is None
+
+
 @pytest.mark.requirement("loop.args.coerce", "loop.args.required")
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), values))
 def test_what_fits_is_left_alone_and_nothing_inside_is_touched(args: dict[str, Any]) -> None:

@@ -238,7 +238,7 @@ async def test_code_that_takes_too_long_is_ended() -> None:
 
 def described(tools: Any, **options: Any) -> CodeTool:
     bare = CodeTool(Sandbox(engines=[]), languages=("typescript",), timeout_s=1.0, only=None, **options)
-    return bare.of({one.spec.name: one for one in [*tools, bare]}, shown={}, hidden=["gift"])
+    return bare.of({one.spec.name: one for one in [*tools, bare]}, display_names={}, hidden=["gift"])
 
 
 async def test_the_description_lists_the_tools_that_code_may_call() -> None:

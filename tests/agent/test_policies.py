@@ -18,6 +18,7 @@ from weftline import (
     BasicPolicy,
     Behavior,
     Caps,
+    Engine,
     Limits,
     Policy,
     PolicyDecision,
@@ -30,10 +31,11 @@ from weftline import (
     tool,
 )
 from weftline.agent.plans import plan_of
-from weftline.events import FinalForced, PolicyDecided
+from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
 from weftline.providers.base import Chunk, ModelRequest
+from weftline.runtime.models import attempt_limit
 from weftline.testing import ScriptedModel, calls
 from weftline.wire.policy_model import PolicyModel
 
@@ -307,10 +309,32 @@ async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -
     assert (failed.value.code, failed.value.result.reason) == ("time_budget", "time_budget")
 
 
+@pytest.mark.requirement("run.time.plan_timeout")
 async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_again() -> None:
-    slow = ScriptedModel([SLOW, "There."])
-    result = await Agent(slow).run("Go.", policy=Policy(plan_timeout_s=0.03))
-    assert (result.status, result.text, result.attempts) == ("succeeded", "There.", 2)
+    slow = ScriptedModel([SLOW, calls("look"), SLOW, "There."])
+    async with asyncio.timeout(60), Engine() as engine:
+        run = await engine.start(Agent(slow, tools=[look]), "Go.", policy=Policy(plan_timeout_s=0.03))
+        result = await run.result()
+        again = [(event.turn, event.reason) async for event in run if isinstance(event, TurnRestarted)]
+    assert (result.status, result.text, result.attempts) == ("succeeded", "There.", 4)
+    assert again == [(0, "timeout"), (1, "timeout")]
+
+
+@pytest.mark.requirement("run.time.plan_timeout")
+def test_a_policy_that_does_not_say_gives_a_model_call_two_minutes() -> None:
+    assert attempt_limit(PolicyRule(), 600.0) == (120.0, True)
+    assert attempt_limit(PolicyRule(plan_timeout_us=130_000_000), 600.0) == (130.0, True)
+    assert attempt_limit(PolicyRule(), 60.0) == (60.0, False)
+    assert attempt_limit(None, 600.0) == (600.0, False)
+
+
+@pytest.mark.requirement("run.time.plan_timeout")
+async def test_attempts_are_repeated_within_the_time_budget_and_then_the_model_has_its_last_word() -> None:
+    slow = SlowUntilItsLastWord(["Enough."])
+    agent = Agent(slow, limits=Limits(max_retries=1000))
+    result = await agent.run("Go.", policy=Policy(plan_timeout_s=0.01, time_budget_s=0.4))
+    assert (result.status, result.reason, result.text) == ("succeeded", "time_budget", "Enough.")
+    assert result.turns == 1 and result.attempts > 1
 
 
 @pytest.mark.requirement("run.batch.isolated")

@@ -8,10 +8,12 @@ import weakref
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.kit import asked
 from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, RunInfo, ToolGate, tool
 from weftline.agent import deps as deps_of_runs
 from weftline.agent.hooks import RunEnded
@@ -19,7 +21,10 @@ from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
 from weftline.runtime import kept
 from weftline.store.base import RunFilter
+from weftline.store.sqlite.log import SqliteLog
 from weftline.testing import ScriptedModel, calls
+
+PAY: dict[str, Any] = {"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}
 
 
 @tool(effect="read", concurrent=True)
@@ -209,6 +214,50 @@ async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_w
         await run.resume()
         assert (await run.result()).text == "Done."
     assert told == ["entered", "left"] * 2
+
+
+async def test_deps_that_are_made_for_an_answer_while_the_run_leaves_memory_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the run itself are made when it is driven again."""
+    released: list[int] = []
+    release = SqliteLog.release
+
+    def noted(log: SqliteLog, key: int, epoch: int) -> None:
+        released.append(key)
+        release(log, key, epoch)
+
+    monkeypatch.setattr(SqliteLog, "release", noted)
+    monkeypatch.setattr(kept, "KEEP_S", 0.001)
+    monkeypatch.setattr(kept, "_SWEEP_S", 0.001)
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def database(run: RunInfo) -> AsyncGenerator[str]:
+        # The second one takes until the run is let go of once more.
+        while len(released) < min(len(told), 2):  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+        told.append("entered")
+        yield "db"
+        told.append("left")
+
+    @tool(confirm="Pay?")
+    async def pay(amount: int) -> str:
+        """Pays."""
+        return f"Paid {amount}."
+
+    agent = Agent(ScriptedModel([PAY, "Done."]), name="payer", deps=database, tools=[pay])
+    async with asyncio.timeout(60), Engine(tmp_path) as engine:
+        run = await engine.start(agent, "Go.")
+        question = await asked(run)
+        while told != ["entered", "left"]:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.001)
+        await run.approve(question.id, args={"amount": 4})
+        result = await run.result()
+        assert [call.result.partition("\n")[0] for call in result.calls] == ["Paid 4."]
+        while told.count("left") < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert told.count("entered") == 3
 
 
 async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -> None:

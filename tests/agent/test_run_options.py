@@ -307,16 +307,17 @@ async def test_an_eager_agent_is_opened_with_its_engine_and_its_first_run_waits_
     kit, late = Held(news), Held(weather)
     model = ScriptedModel(["One.", "Two."])
     agent = Agent(model, name="first", tools=[kit], eager=True)
-    async with Engine(agents=[agent]) as engine:
+    made = Engine(agents=[agent])
+    made.register(Agent(model, name="second", tools=[late], eager=True))
+    async with made as engine:
         await kit.begun.wait()
+        await late.begun.wait()
         run = await engine.start(agent, "Go.")
         await asyncio.sleep(0)
         assert model.requests == []
         kit.go.set()
         await run.result()
         assert (kit.opened, offered(model.requests[0])) == (1, ["news"])
-        engine.register(Agent(model, name="second", tools=[late], eager=True))
-        await late.begun.wait()
         late.go.set()
     assert kit.closed == 1
 

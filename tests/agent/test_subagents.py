@@ -571,6 +571,37 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
     assert len(model.requests) == before + 3
 
 
+async def test_a_pause_in_the_middle_of_a_resume_pauses_all_of_them_or_none(tmp_path: Path) -> None:
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
+        run = await engine.start(agent, "Go.")
+        await hanging.begun.wait()
+        await run.pause()
+        await asyncio.gather(run.resume(), run.pause())
+        await run.resume()
+        hanging.free.set()
+        assert (await run.result()).text == "Top."
+
+
+async def test_a_resume_that_got_no_answer_can_be_sent_again(tmp_path: Path) -> None:
+    """Its caller, or the process, was gone halfway: a parent that went on would wait for children that never do."""
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
+        run = await engine.start(agent, "Go.")
+        await hanging.begun.wait()
+        await run.pause("Wait.")
+        hanging.free.set()
+        interrupted = asyncio.create_task(run.resume())
+        await asyncio.sleep(0)  # it has said so to the first of them
+        interrupted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted
+        await run.resume()
+        assert (await run.result()).text == "Top."
+
+
 # Surviving
 
 

@@ -124,6 +124,8 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a long integer": (200_000, lambda n: lambda: excess(b"9" * n)),
     "many long integers": (500, lambda n: lambda: excess(b"9" * 400 + b"," + b"9" * 401 * n)),
     "digits in strings": (200_000, lambda n: lambda: excess(b'["' + b"9" * n + b'"]')),
+    "exponents": (40_000, lambda n: lambda: excess(b"1e20," * n + b"1e300," * n)),
+    "exponents in strings": (40_000, lambda n: lambda: excess(b'["' + b"e123" * n + b'"]')),
     "a schema with references": (20, lambda n: _refused(lambda: measured(_twice_the_next(n)))),
     "a schema with a long pattern": (100_000, lambda n: _refused(lambda: measured({"pattern": "{1,1" * n}))),
     "a schema with long pointers": (

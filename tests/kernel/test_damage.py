@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from weftline.kernel.damage import BODIES, OBSERVATIONS, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FACTS
-from weftline.wire.observed import OBSERVED, UNSHOWN
+from weftline.wire.observed import HIDDEN, OBSERVED
 
 
 def test_every_body_is_looked_at() -> None:
     assert BODIES.keys() == {kind for kind, fact in FACTS.items() if "Body:" in (fact.__doc__ or "")}
-    assert OBSERVATIONS.keys() == OBSERVED.keys() | UNSHOWN
+    assert OBSERVATIONS.keys() == OBSERVED.keys() | HIDDEN
 
 
 def test_an_entry_is_readable_if_it_is_of_its_kind_with_a_body_of_that_kind() -> None:

@@ -19,6 +19,7 @@ from weftline.testing.recordings import RecordedTransport, replay
 
 MANY = b'{"choices":[' + b"{}," * 300_000 + b"{}]}"
 LONG = b'{"choices":[' + b",".join([b"9" * 4_290] * 20) + b"]}"
+EDGE = b'{"choices":[' + b"1e300," * 6_000 + b"1]}"
 FAMILIES: dict[str, Callable[[RecordedTransport], Provider]] = {
     "chat": lambda to: OpenAIChat(profile="openai", transport=to, base_url="http://x/v1", api_key="k"),
     "responses": lambda to: OpenAIResponses(transport=to, base_url="http://x/v1", api_key="k"),
@@ -29,7 +30,10 @@ FAMILIES: dict[str, Callable[[RecordedTransport], Provider]] = {
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("bomb", "told"), [(MANY, "more than 200,000 JSON values"), (LONG, "too many numbers")])
+@pytest.mark.parametrize(
+    ("bomb", "told"),
+    [(MANY, "more than 200,000 JSON values"), (LONG, "too many numbers"), (EDGE, "more than 5,000 numbers")],
+)
 async def test_an_answer_that_costs_too_much_fails_for_good(family: str, kind: str, bomb: bytes, told: str) -> None:
     body = b"data: " + bomb + b"\n\n" if kind == "text/event-stream" else bomb
     provider = FAMILIES[family](RecordedTransport(replay((200, kind, body))))

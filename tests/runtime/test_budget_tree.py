@@ -15,7 +15,9 @@ from weftline.agent.offline import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.budget import BudgetRefused, BudgetRule
+from weftline.kernel.context import CompactionRule, CompactionStarted
 from weftline.kernel.entries import (
+    KIND,
     AttemptStarted,
     AwaitClosed,
     CallClosed,
@@ -27,6 +29,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Sampling
 from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.prompts_compaction import SUMMARIZE
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
@@ -487,3 +490,28 @@ async def test_a_run_under_no_limit_books_nothing() -> None:
 
 def test_days_are_those_of_utc() -> None:
     assert day_of(0) == 0 and day_of(DAY_US - 1) == 0 and day_of(DAY_US) == 1
+
+
+@pytest.mark.requirement("run.tree.reserve")
+async def test_a_summary_is_asked_for_once_its_cost_is_reserved_for_good_and_costs_no_more() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        made = _plan("work", BudgetRule(nusd=900 * NUSD, active_us=50_000_000))
+        made = replace(made, limits=replace(made.limits, compaction=CompactionRule(at_turns=2, keep_turns=1)))
+        store.log.holds = KIND[CompactionStarted]
+        store.log.gate.clear()
+        run = await engine.create(space, made)
+        await until(lambda: store.log.waited)
+        for _ in range(20):
+            await asyncio.sleep(0)  # whoever does not wait would have asked by now
+        before = len(provider.requests)
+        assert not [one for one in provider.requests if one.system == SUMMARIZE]
+        store.log.gate.set()
+        found = await facts(engine, run, space)
+    asked = provider.requests[before]
+    [first, *_] = [head for head in found if isinstance(head, CompactionStarted)]
+    assert asked.system == SUMMARIZE and first.held is not None
+    assert asked.max_output_tokens == first.held.output == 16_384
+    assert asked.timeout_s is not None and asked.timeout_s < 60

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from runtime import kit
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
 from weftline.errors import Conflict, RateLimited
@@ -33,7 +34,7 @@ from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.budgets import all_use, unlike
-from weftline.tools.base import Tool, ToolOutput
+from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
 def calls(*names: str) -> dict[str, Any]:
@@ -44,6 +45,7 @@ SCRIPTS: dict[str, Any] = {
     "hold": {"turns": [calls("hold", "note"), {"text": "done"}]},
     "peek": {"turns": [calls("peek"), {"text": "done"}]},
     "stubborn": {"turns": [calls("stubborn"), {"text": "done"}]},
+    "both": {"turns": [calls("stubborn", "ask"), {"text": "done"}]},
     "ask": {"turns": [calls("ask"), {"text": "done"}]},
     "mixed": {"turns": [calls("pay", "ask"), {"text": "done"}]},
     "hello": {"turns": [{"text": "hello"}]},
@@ -60,7 +62,7 @@ class Place:
         self.began, self.let_go = asyncio.Event(), asyncio.Event()
         self.stopped: list[bool] = []
         """Of each tool that was cancelled: whether the log was past its gate by then."""
-        self.noted = 0
+        self.noted = self.notes_left = 0
 
         @tool
         async def hold() -> str:
@@ -73,14 +75,16 @@ class Place:
             return await self._wait()
 
         @tool
-        async def stubborn() -> str:
-            """Does not stop when it is told to."""
+        async def stubborn(context: ToolContext) -> str:
+            """Does not stop when it is told to, and has something to say after that."""
             self.began.set()
             while not self.let_go.is_set():
                 try:
                     await self.let_go.wait()
                 except asyncio.CancelledError:
                     self.stopped.append(self.store.log.gate.is_set())
+            context.emit("late", {})
+            self.notes_left += 1
             return "late"
 
         @tool
@@ -325,3 +329,37 @@ async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_ope
             it.follow(key, run, workspace=space)
         assert (await it.cancel(key)).status == "cancelled"
         watching.close()
+
+
+async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.001)
+    place = Place()
+    async with place.engine as it:
+        key, run, space = await place.start("stubborn")
+        await place.began.wait()
+        await it.cancel(key)
+        place.let_go.set()
+        await kit.until(lambda: place.notes_left)
+        last = (await facts(it, run, space))[-1]
+        row = await it.row(key)
+        assert isinstance(last, RunEnded) and row is not None
+        assert isinstance(decode_fact.decode((await place.store.log.entry(key, row.next_seq - 1)).head), RunEnded)
+
+
+async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.05)
+    place = Place()
+    async with place.engine as it:
+        key, run, space = await place.start("both")
+        await place.began.wait()
+        cancelling = asyncio.create_task(it.cancel(key))
+        await kit.until(lambda: place.stopped)
+        assert not await it.answer(key, "call_0_1", ToolOutput.of("42"))
+        await cancelling
+        place.let_go.set()
+        closed = [head for head in await facts(it, run, space) if isinstance(head, CallClosed)]
+        assert [(head.name, head.how) for head in closed] == [("stubborn", "in_doubt"), ("ask", "cancelled")]

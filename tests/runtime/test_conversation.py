@@ -26,7 +26,8 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
-from weftline.runtime.conversation import KINDS, Conversation, blobs_of
+from weftline.runtime.conversation import KINDS, Conversation
+from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Stored
 from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 

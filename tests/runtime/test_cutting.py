@@ -143,16 +143,16 @@ def test_a_conversation_shows_what_its_log_says(messages: list[Message], turns: 
         facts.append((ContextCompacted(1, cut.upto, 9, 4, size=16), encode(SummaryBody("So far.", cut.kept, "m"))))
     for head, body in facts:
         conversation.take(head, body)
-    assert conversation.shown == naive_conversation(own, facts, history=history)
-    assert conversation.for_model(vision=None) is conversation.shown
+    assert conversation.visible == naive_conversation(own, facts, history=history)
+    assert conversation.for_model(vision=None) is conversation.visible
     assert conversation.messages == messages
-    assert conversation.for_model(vision=False) == conversation.shown
+    assert conversation.for_model(vision=False) == conversation.visible
     if cut is not None:
         assert conversation.size == 16
         assert conversation.for_model(vision=False) is not blind, "a list of messages only ever grows"
     facts.append((ContextRestored(), b""))
     conversation.take(*facts[-1])
-    assert conversation.shown is conversation.messages
+    assert conversation.visible is conversation.messages
     assert conversation.size == 0
     assert naive_conversation(own, facts, history=history) == messages
 

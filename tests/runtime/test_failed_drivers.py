@@ -8,25 +8,30 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, new_thread, plan, until
+from weftline.kernel.decide import decide
 from weftline.kernel.entries import CallClosed, TimerFired, TurnCompleted
 from weftline.kernel.state import Decision, New, RunTool, State
 from weftline.messages import Blob, Image, Text, ToolResults, User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery
+from weftline.runtime import recovery, residents
 from weftline.runtime import step as stepping
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.function import tool
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},
     "look": {"turns": [{"tool_calls": [{"name": "look", "args": {}}] * 2}, {"text": "seen"}]},
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "both": {"turns": [{"tool_calls": [{"name": name, "args": {}} for name in ("ask", "look")]}, {"text": "seen"}]},
 }
 
@@ -146,3 +151,50 @@ def test_a_kernel_that_does_not_come_to_rest_is_a_driver_that_fails(monkeypatch:
     work = WorkingSet("run_1", plan("hello"), Conversation(()))
     with pytest.raises(RuntimeError, match="does not come to rest: TimerFired"):
         stepping.step(State(), work, at=1)
+
+
+def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def buggy(state: State) -> Decision:
+        if state.limits.max_retries == 7 and state.now and not state.broken:
+            raise ValueError("a bug")
+        return decide(state)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=WallClock(loop))
+        await it.start()
+        space = await it.workspace("acme")
+        await asyncio.sleep(60)  # clients get a grace after a start
+        asking = plan("ask", LocalRef("ask"))
+        asking = replace(asking, limits=replace(asking.limits, local_timeout_us=5_000_000))
+        odd = replace(asking, limits=replace(asking.limits, max_retries=7))
+        run_ids = [await it.create(space, one) for one in (odd, asking)]
+        await asyncio.sleep(1)
+        monkeypatch.setattr(residents, "decide", buggy)
+        ends = [await ended(it, run_id, space) for run_id in run_ids]
+        assert [(end.status, end.code) for end in ends] == [("failed", "worker_error"), ("failed", "local_timeout")]
+        await it.stop()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())
+    assert "it cannot be carried on" in caplog.text
+
+
+async def test_what_fails_after_a_commit_concerns_no_other_run_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS)
+    async with it, asyncio.timeout(TIMEOUT_S):
+        told: list[None] = []
+
+        def fails_once() -> None:
+            told.append(None)
+            if len(told) == 1:
+                raise ValueError("a bug")
+
+        it.watch_ends(fails_once)
+        space = await it.workspace("acme")
+        run_ids = await asyncio.gather(*[it.create(space, plan("hello")) for _ in range(3)])
+        assert [(await ended(it, run_id, space)).status for run_id in run_ids] == ["succeeded"] * 3
+    assert len(told) == 3 and "what follows from a commit failed" in caplog.text

@@ -45,6 +45,13 @@ async def test_a_value_counts_as_often_as_it_occurs(sandbox: Sandbox, statement:
     assert result.status in ("terminated", "memory")
 
 
+async def test_long_integers_count_as_many_parts(sandbox: Sandbox) -> None:
+    """Reading them costs the square of their digits: a value with two thousand held the event loop for a second."""
+    many = await sandbox.run_code("export default () => Array(200).fill(10n ** 3999n)")
+    assert many.status == "terminated" and "parts" in str(many.error)
+    assert (await sandbox.run_code("export default () => Array(20).fill(10n ** 3999n)")).result == [10**3999] * 20
+
+
 @pytest.mark.parametrize("statement", ["console.log(huge)\ndefault = 1", "from lib import f\nf(huge)\ndefault = 1"])
 async def test_the_process_between_has_a_limit_of_its_own(sandbox: Sandbox, statement: str) -> None:
     source = f"text = 'x' * 1000000\nhuge = [text] * 3000\n{statement}"
@@ -104,7 +111,9 @@ async def test_keys_with_half_a_character_do_not_become_one(sandbox: Sandbox) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what state a process is in")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(sent: signal.Signals) -> None:
-    pool = Pool(lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), shown=()), warm=0, isolation="off")
+    pool = Pool(
+        lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), readable=()), warm=0, isolation="off"
+    )
     engine = await pool.take()
     await pool.give_back(engine)
     os.kill(engine.pid, sent)

@@ -231,7 +231,7 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     fake = tmp_path / "engine"
     fake.write_text("#!/bin/sh\necho ready\nread line\n")
     fake.chmod(0o755)
-    pool = Pool(lambda _: Program(args=[str(fake)], shown=[]), warm=1, isolation="off", idle_s=0.01)
+    pool = Pool(lambda _: Program(args=[str(fake)], readable=[]), warm=1, isolation="off", idle_s=0.01)
     taken = await pool.take()
     first = await pool.take()
     await pool.give_back(first)
@@ -292,7 +292,7 @@ async def test_where_bubblewrap_does_not_work_code_runs_without_it_or_not_at_all
     fake = tmp_path / "engine"
     fake.write_text("#!/bin/sh\necho ready\nread line\n")
     fake.chmod(0o755)
-    program = Program(args=[str(fake)], shown=[])
+    program = Program(args=[str(fake)], readable=[])
     preferred, required = (Pool(lambda _: program, warm=1, isolation=one) for one in ("preferred", "required"))
     for engine in await asyncio.gather(*(preferred.take() for _ in range(3))):
         assert engine.alive

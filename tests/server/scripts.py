@@ -188,6 +188,7 @@ SCRIPTS: dict[str, Any] = {
 
 LARGE_SCRIPTS: dict[str, Any] = {
     "many_args": {"turns": [calls(local("lookup", q=[[]] * 250_000)), {"text": "heard {{tool_results.0}}"}]},
+    "edge_numbers": {"turns": [calls(local("lookup", q=[1e300] * 6_000)), {"text": "heard {{tool_results.0}}"}]},
     "long_numbers": {"turns": [calls(local("lookup", q=[10**4_000] * 20)), {"text": "heard {{tool_results.0}}"}]},
 }
 """Apart from the others: to read them takes a server five times as long as the rest of its start."""

@@ -177,6 +177,14 @@ async def test_a_body_of_very_long_numbers_is_refused_before_they_are_made(api: 
     assert refused["message"] == "The body has too many numbers of more than 400 digits."
 
 
+@pytest.mark.parametrize("door", ["agent-runs", "agent-sessions", "agents", "tools", "providers"])
+async def test_a_body_of_numbers_at_the_edge_of_a_double_is_refused_before_they_are_made(api: Api, door: str) -> None:
+    """A megabyte of them, 190,000 times `1e300`, stopped the event loop for five seconds."""
+    bomb = b'{"prompt":"x","other":[' + b"1e300," * 40_000 + b"1]}"
+    refused = check_error(await api.post(door, data=bomb), 400, "invalid_request")
+    assert refused["message"] == "The body has more than 5,000 numbers with an exponent of three digits."
+
+
 async def test_long_digits_in_a_text_and_a_few_long_numbers_are_fine(api: Api) -> None:
     digits = "9" * 100_000
     run = await api.start("hello", prompt=digits, other=10**1_000)
@@ -186,6 +194,11 @@ async def test_long_digits_in_a_text_and_a_few_long_numbers_are_fine(api: Api) -
 async def test_arguments_of_very_long_numbers_end_their_run(api: Api) -> None:
     frames = await api.play("long_numbers", tools=[local_tool()])
     assert frames[-1].type == "error" and "numbers of more than 400 digits" in frames[-1]["error"]
+
+
+async def test_arguments_of_numbers_at_the_edge_of_a_double_end_their_run(api: Api) -> None:
+    frames = await api.play("edge_numbers", tools=[local_tool()])
+    assert frames[-1].type == "error" and "numbers with an exponent of three digits" in frames[-1]["error"]
 
 
 async def test_a_long_text_with_a_million_commas_is_just_a_text(api: Api) -> None:

@@ -12,8 +12,6 @@ from simulation.planted import BUGS, Bug
 from weftline.runtime import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
-SEEDS = 150
-"""Enough for any planted bug to be noticed."""
 CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 75
 BLOCK = 25
 
@@ -98,6 +96,11 @@ def test_nobody_is_told_of_an_end_that_a_crash_can_undo(seed: int) -> None:
     simulate(seed)
 
 
+@pytest.mark.parametrize("seed", [1011003166, 1011003572])
+def test_a_resume_that_is_cut_short_leaves_no_run_below_paused(seed: int) -> None:
+    simulate(seed)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)
@@ -113,12 +116,12 @@ def test_a_planted_bug_is_noticed(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> 
 
 def first_violation(bug: Bug) -> Violation:
     histories = Histories(build=bug)
-    for seed in range(bug.first_seed, bug.first_seed + SEEDS):
+    for seed in bug.seeds:
         try:
             histories.run(seed)
         except Violation as violation:
             return violation
-    raise AssertionError(f"{SEEDS} histories went well with a bug in them")
+    raise AssertionError(f"{len(bug.seeds)} histories went well with a bug in them")
 
 
 def test_the_command_runs_as_many_histories_as_it_is_told() -> None:

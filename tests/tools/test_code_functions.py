@@ -139,4 +139,5 @@ def test_a_result_is_an_object_or_a_list_if_it_is_one_and_else_a_text() -> None:
     assert value_of(ToolOutput.of("[1]")) == [1]
     assert value_of(ToolOutput.of("5")) == "5"
     assert value_of(ToolOutput.of("{not")) == "{not"
+    assert value_of(ToolOutput.of(edge := f"[{'1e300,' * 6_000}1]")) == edge
     assert value_of(ToolOutput((Text("a"), Text("b")))) == "a\nb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.json_size import LONG_NUMBER_DIGITS, MAX_LONG_NUMBERS, LongNumbers, excess
+from weftline.json_size import LONG_NUMBER_DIGITS, MAX_LONG_EXPONENTS, MAX_LONG_NUMBERS, LongNumbers, excess
 
 LONG = b"9" * (LONG_NUMBER_DIGITS + 1)
 SHORT = b"9" * LONG_NUMBER_DIGITS
@@ -19,6 +19,9 @@ SHORT = b"9" * LONG_NUMBER_DIGITS
         b'["\\"' + LONG * 1_000 + b'\\\\",1]',
         b'{"' + LONG * 1_000 + b'":"' + LONG * 1_000 + b'"}',
         b"[" + b"1," * 100_000 + b"1]",
+        b"[" + b",".join([b"1e300"] * MAX_LONG_EXPONENTS) + b"]",
+        b"[" + b",".join([b"1.5e-12"] * 100_000) + b"]",
+        b'["' + b"1e300," * 100_000 + b'",1e300]',
     ],
 )
 def test_what_is_cheap_to_read_is_read(text: bytes) -> None:
@@ -36,6 +39,12 @@ def test_what_is_cheap_to_read_is_read(text: bytes) -> None:
 )
 def test_long_numbers_are_counted_outside_of_strings(text: bytes) -> None:
     assert excess(text) == "too many numbers of more than 400 digits"
+
+
+@pytest.mark.parametrize("number", [b"1e300", b"5e-324", b"1E+308", b"0.1e0000300"])
+def test_numbers_at_the_edge_of_a_double_are_counted_outside_of_strings(number: bytes) -> None:
+    text = b'["a","\\"e300",' + b",".join([number] * (MAX_LONG_EXPONENTS + 1)) + b"]"
+    assert excess(text) == "more than 5,000 numbers with an exponent of three digits"
 
 
 @pytest.mark.parametrize("size", [1, 399, 400, 401, 5_000])

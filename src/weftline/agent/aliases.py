@@ -19,7 +19,7 @@ class Aliases:
         self._own = {wire: own for own, wire in self._wire.items()}
         self._source: Sequence[Message] | None = None
         self._model = ""
-        self._shown: list[Message] = []
+        self._aliased: list[Message] = []
         self._native: list[bytes | None] = []
 
     def __bool__(self) -> bool:
@@ -56,9 +56,9 @@ class Aliases:
             messages = [self._message(message) for message in request.messages]
             return replace(request, messages=messages, tools=tools, tool_choice=choice, native=[])
         if self._source is not request.messages or self._model != request.model:
-            self._source, self._model, self._shown, self._native = request.messages, request.model, [], []
-        self._shown += [self._message(message) for message in request.messages[len(self._shown) :]]
-        return replace(request, messages=self._shown, tools=tools, tool_choice=choice, native=self._native)
+            self._source, self._model, self._aliased, self._native = request.messages, request.model, [], []
+        self._aliased += [self._message(message) for message in request.messages[len(self._aliased) :]]
+        return replace(request, messages=self._aliased, tools=tools, tool_choice=choice, native=self._native)
 
     def _message(self, message: Message) -> Message:
         match message:

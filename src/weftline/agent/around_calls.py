@@ -36,7 +36,7 @@ class AroundCalls:
         """Whether some hook is called at this point, also one of a run above."""
         return point in self._hooks or self._above.wants(point)
 
-    def shown(self, call: PendingCall) -> str:
+    def display_name(self, call: PendingCall) -> str:
         """The name that the model knows the tool by."""
         return self._frame.aliases.wire(call.name)
 
@@ -49,26 +49,34 @@ class AroundCalls:
         hooks = self._hooks
         if not self.wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
             return
-        shown = self.shown(call)
+        display_name = self.display_name(call)
         changed = coercions(written_object(call.raw_args), object_of(call.prepared))
         if changed:
-            await self.notify(points.ArgumentsCoerced(*_where(call), changed, display_name=shown))
+            await self.notify(points.ArgumentsCoerced(*_where(call), changed, display_name=display_name))
         if self.wants(points.ToolBefore):
             prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
             args, counts = object_of(call.args), dict(call.counts)
             await self.notify(
                 points.ToolBefore(
-                    call.turn, call.id, call.name, args, context.attempt, prior, counts, changed, display_name=shown
+                    call.turn,
+                    call.id,
+                    call.name,
+                    args,
+                    context.attempt,
+                    prior,
+                    counts,
+                    changed,
+                    display_name=display_name,
                 )
             )
 
     async def finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
         """The last part of the way of every result, whoever gave it. One that was `stored` before is small enough."""
-        hooks, shown = self._hooks, self.shown(call)
+        hooks, display_name = self._hooks, self.display_name(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
             point = points.ToolTransform(
-                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=shown
+                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=display_name
             )
             await self._shape(point)
             parts = parts_of(point.result, before=output.parts, tool=call.name)
@@ -77,7 +85,7 @@ class AroundCalls:
         output = output if stored else await self._large.stored(call, output)
         if output is not whole and points.ToolResultStored in hooks:
             size, stub = output_bytes(whole.parts), joined_text(output.parts)
-            await self.notify(points.ToolResultStored(*_where(call), size, stub, display_name=shown))
+            await self.notify(points.ToolResultStored(*_where(call), size, stub, display_name=display_name))
         if self.wants(points.ToolAfter):
             seen = in_words(output.parts) if call.is_blind() else output.parts
             size, counts = output_bytes(seen), dict(call.counts)
@@ -92,7 +100,7 @@ class AroundCalls:
                     counts,
                     output.bounds,
                     output.server_data,
-                    display_name=shown,
+                    display_name=display_name,
                 )
             )
         return output
@@ -102,33 +110,33 @@ class AroundCalls:
         try:
             return await self._notify_after(call, output, raised)
         except HookFailed:
-            return replace(output, parts=(Text(prompts.result_withheld(self.shown(call))),), is_error=True)
+            return replace(output, parts=(Text(prompts.result_withheld(self.display_name(call))),), is_error=True)
 
     async def _notify_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
-        shown = self.shown(call)
+        display_name = self.display_name(call)
         if output.is_error and self.wants(points.ToolError):
-            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=shown)
+            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=display_name)
             await self._shape(failed)
             await self._above.shape(failed)
             output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
         if output.is_error and points.ToolAfterFailure in self._hooks:
-            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=shown)
+            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=display_name)
             await self.notify(point)
         elif not output.is_error and points.ToolAfterSuccess in self._hooks:
-            await self.notify(points.ToolAfterSuccess(*_where(call), output.parts, display_name=shown))
+            await self.notify(points.ToolAfterSuccess(*_where(call), output.parts, display_name=display_name))
         return await self.finished(call, output)
 
     async def unfit(self, call: PendingCall) -> Gated:
         """A call of a tool that is not there, or with arguments that do not fit it."""
-        shown = self.shown(call)
+        display_name = self.display_name(call)
         if call.tool is not None:
-            await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=shown))
+            await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=display_name))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=shown)
+        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=display_name)
         await self._shape(unknown)
         parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
         if not unknown.suppress_error and points.ToolError in self._hooks:
-            failed = points.ToolError(*_where(call), parts, display_name=shown)
+            failed = points.ToolError(*_where(call), parts, display_name=display_name)
             await self._shape(failed)
             parts = parts_of(failed.result, before=parts, tool=call.name)
         return Gated("unknown", call.args, parts, is_error=True)

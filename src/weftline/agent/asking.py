@@ -54,7 +54,7 @@ class Await(Struct, frozen=True, kw_only=True):
     """Who may decide; anybody if there are none."""
 
 
-def shown(one: OpenAwait) -> Await:
+def to_await(one: OpenAwait) -> Await:
     body = decode_await(one.body)
     return Await(
         run_id=ids.run_id(one.run, one.salt),
@@ -92,7 +92,7 @@ async def answer_by_code(
     A hook that fails denies.
     """
     call = asked.call
-    shown_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
+    display_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     point = AwaitGate(
         turn=call.turn,
         id=asked.id,
@@ -100,7 +100,7 @@ async def answer_by_code(
         question=asked.prompt,
         call_id=call.id,
         tool=call.name,
-        args=shown_args,
+        args=display_args,
         options=asked.options,
         display_name=display_name,
         parts=asked.parts,

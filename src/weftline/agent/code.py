@@ -261,10 +261,10 @@ class AgentCode:
         try:
             return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(self._around.shown(call)))
+            return _blocked(call, prompts.gate_failed(self._around.display_name(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
-        shown, asked = self._around.shown(call), object_of(call.args)
+        display_name, asked = self._around.display_name(call), object_of(call.args)
         gate = points.ToolGate(
             turn=call.turn,
             call_id=call.id,
@@ -274,11 +274,11 @@ class AgentCode:
             issues=call.problem,
             known=call.tool is not None,
             counts=dict(call.counts),
-            display_name=shown,
+            display_name=display_name,
         )
         error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
-            return _blocked(call, prompts.gate_failed(shown))
+            return _blocked(call, prompts.gate_failed(display_name))
         if gate.blocked is not None:
             return _blocked(call, gate.blocked)
         if gate.answered is not None:
@@ -289,14 +289,14 @@ class AgentCode:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
             except Exception as misfit:  # the tool's own code, and the gate's values
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
-                return _blocked(call, prompts.gate_failed(shown))
+                return _blocked(call, prompts.gate_failed(display_name))
         # What a gate sets is checked like what a model writes, and then it counts in place of that.
         fits = not call.problem or final != call.args
         try:
             verdict = self._framed(call, object_of(final), context)
         except Exception:
             logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
-            return _blocked(call, prompts.gate_failed(shown))
+            return _blocked(call, prompts.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
@@ -346,18 +346,20 @@ class AgentCode:
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
-        hooks, shown = self._hooks, self._around.shown(call)
+        hooks, display_name = self._hooks, self._around.display_name(call)
         try:
             await self._around.before(call, context)
         except HookFailed:
-            return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
+            return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
         token = left_behind.set(self._leave_behind)
         try:
             if server_of(call):
-                output = await around(call, invoke, shown=shown, hooks=hooks, context=self.context, above=self.above)
+                output = await around(
+                    call, invoke, display_name=display_name, hooks=hooks, context=self.context, above=self.above
+                )
             else:
                 output = await invoke()
         except Exception as error:
@@ -390,7 +392,7 @@ class AgentCode:
             if SpawnBefore in self._hooks:
                 await self._around.notify(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
-            raise ToolFailed(prompts.gate_failed(self._around.shown(call))) from failed
+            raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
         trace = below(self._plan.trace, plan.trace, run_id=self.info.id, turn=call.turn, index=call.index)
         asked_by = ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}"))
@@ -408,7 +410,7 @@ class AgentCode:
             elif SpawnError in self._hooks:
                 await self._around.notify(SpawnError(*where, end.error, end.code or end.status, *counts))
         except HookFailed:
-            return ToolOutput.of(prompts.result_withheld(self._around.shown(call)), is_error=True)
+            return ToolOutput.of(prompts.result_withheld(self._around.display_name(call)), is_error=True)
         return await self._around.after(call, output, None)
 
     # Answers and endings
@@ -499,7 +501,7 @@ class AgentCode:
             self._fail(f"The agent's deps failed: {type(lost).__name__}: {lost}", lost)
         if self._problem is not None:
             code, problem = self._problem
-            raise CodeFailed(problem, code=code)
+            raise CodeFailed(problem, code=code) from self._raised
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:

@@ -86,11 +86,11 @@ class SearchTool(FunctionTool):
             if limit is not None and limit < 1:
                 raise ToolFailed(prompts.SEARCH_LIMIT)
             matching = [one for one in found if _matches(one, names=names, query=query, server=server)]
-            shown = matching[: limit or default_limit]
-            for one in shown:
+            listed = matching[: limit or default_limit]
+            for one in listed:
                 context.state[_KEY + one.name] = True
-            rows = [(one.wire, one.description, one.schema.replace("<", "\\u003c")) for one in shown]
-            return prompts.found_tools(rows, left=len(matching) - len(shown))
+            rows = [(one.wire, one.description, one.schema.replace("<", "\\u003c")) for one in listed]
+            return prompts.found_tools(rows, left=len(matching) - len(listed))
 
         super().__init__(search, name=name, description=description or None, effect="read", concurrent=True)
         self._default_limit = default_limit

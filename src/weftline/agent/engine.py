@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.attached import parts_of
-from weftline.agent.child_plans import ChildPlans, subagents_of
+from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.elsewhere import Elsewhere, call
@@ -28,20 +27,18 @@ from weftline.agent.ended import EndedRuns
 from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of
 from weftline.agent.models import Models
-from weftline.agent.options import RunOptions, check_deps, check_options, reminders_of, turn_id_of
-from weftline.agent.plans import plan_of
+from weftline.agent.options import RunOptions, check_options
 from weftline.agent.prompted import PromptedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
-from weftline.agent.sources import NO_DEPS, AgentTools, Setup, require_durable
+from weftline.agent.sources import AgentTools, Setup, require_durable
+from weftline.agent.starting import Starter
 from weftline.agent.sync import blocking
-from weftline.agent.varying import brought, digest_of_call, own_tools, require_text, varied
+from weftline.agent.varying import brought, digest_of_call
 from weftline.agent.watched import WatchedRuns
-from weftline.engine_options import engine_options
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
-from weftline.labels import checked_labels, checked_metadata
-from weftline.messages import Blob, Message, Text, User
+from weftline.messages import Message
 from weftline.plan import RunPlan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
@@ -98,7 +95,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         if code_version is not None and not isinstance(code_version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"code_version must be a str, not {type(code_version).__name__}")
         self._code_version = code_version
-        self._tools.planner = ChildPlans(model_id=self._child_model, check=self._check)
+        self._starter = Starter(self._tools, self._models, durable=self.durable, register=self._admit)
+        self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
@@ -110,7 +108,6 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._workspace = 0
-        self._next = 0
         self._codes: dict[str, str] = {}
         """By run in memory: what its code is registered under."""
         self._brought: dict[str, tuple[Toolset, ...]] = {}
@@ -120,7 +117,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that nobody opened by hand."""
         for agent in agents:
-            self.register(agent)
+            self._admit(agent)
 
     @property
     def is_open(self) -> bool:
@@ -136,14 +133,26 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         return self._directory is not None
 
     def register(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
-        """Lets the engine carry on runs of this agent. Raises `Conflict` if another agent has its name."""
+        """Lets the engine carry on runs of this agent.
+
+        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: what an
+        earlier process left is carried on from then on, by the agents that are known. `start` needs no registration.
+        """
+        if self._host is not None:
+            raise Conflict(
+                f"The engine is open, and takes no more agents: Engine(…, agents=[{agent.name or '…'}]).",
+                code="registration_closed",
+            )
+        self._admit(agent, name=name)
+
+    def _admit(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
         name = name or agent.name
         if name is None:
             raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")
         if self.durable:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
-        self._offer_own(agent, name)
+        self._starter.offer_own(agent, name)
         if agent.eager and self._host is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._tools.begin, agent)
 
@@ -178,6 +187,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
+            self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
@@ -229,7 +239,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     def _closed(self) -> None:
         for name, agent in self._tools.agents.items():
-            self._offer_own(agent, name)  # the engine may be opened again
+            self._starter.offer_own(agent, name)  # the engine may be opened again
         self._loop = None
 
     def __enter__(self) -> Self:
@@ -334,10 +344,10 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     ) -> Run[OutputT]:
         check_options(prompt, options)
         host = await self.runtime()
-        name = self._carried_by(agent, options)
+        name = self._starter.carried_by(agent, options)
         try:
             thread = await self._place(prompt, options)
-            plan, blobs = await self._plan(agent, prompt, options, code=name)
+            plan, blobs = await self._starter.plan(agent, prompt, options, code=name)
             if nobody_to_ask:
                 plan = replace(plan, limits=replace(plan.limits, nobody_to_ask=True))
             key = options.get("key")
@@ -441,40 +451,6 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         stored = await host.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
-    # What a run is started with
-
-    def _carried_by(self, agent: Definition[Any, Any], options: RunOptions[Any]) -> str:
-        """The name that the code of the run is registered under."""
-        own = "deps" in options or "hooks" in options
-        if self.durable:
-            if own:
-                given = " and ".join([f"{name}=" for name in ("deps", "hooks") if name in options])
-                raise InvalidRequest(f"A durable run cannot be given {given}: the next process would not have it.")
-            require_text(options.get("instructions"))
-            if agent.name is None:
-                raise InvalidRequest("A durable agent needs a name: Agent(…, name='billing').")
-            if self._tools.find(agent.name) is None:
-                self.register(agent)
-            elif self._tools.find(agent.name) is not agent:
-                raise Conflict(f"Another agent is registered under the name {agent.name!r}.")
-            return agent.name
-        self._next += 1
-        name = f"{agent.name or 'agent'} {self._next}"
-        deps = options.get("deps", NO_DEPS)
-        if deps is NO_DEPS and isinstance(agent.deps, type):
-            raise InvalidRequest(f"The agent's deps are of the type {agent.deps.__name__}: give the run deps=….")
-        if deps is not NO_DEPS:
-            check_deps(agent.deps, deps)
-        setup = Setup(
-            varied(agent, options),
-            owner=agent,
-            deps=deps,
-            hooks=options.get("hooks", ()),
-            behavior=options.get("behavior"),
-        )
-        self._tools.register(name, setup)
-        return name
-
     async def begin_fork(
         self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
     ) -> tuple[str, Definition[Any, Any] | None]:
@@ -483,17 +459,17 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         plan = point.plan
         if plan.code is None:
             if changes.model is not None:
-                plan = replace(plan, model=await self.model_id(changes.model))
+                plan = replace(plan, model=await self._starter.model_id(changes.model))
             plan = point.continued(changes.applied(plan, None), message=changes.message)
             run_id = await host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
             return run_id, None
         agent = agent or self._tools.find(plan.code)
         if agent is None:
             raise InvalidRequest(f"The agent {plan.code!r} of the run is not here: give it to the fork.")
-        name = self._carried_by(agent, {})
+        name = self._starter.carried_by(agent, {})
         model = changes.model if changes.model is not None else agent.present_model
         if changes.model is not None or not isinstance(model, str):
-            plan = replace(plan, model=await self.model_id(model, by=name))
+            plan = replace(plan, model=await self._starter.model_id(model, by=name))
         plan = point.continued(changes.applied(replace(plan, code=name), agent), message=changes.message)
         creating = host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
         return await (creating if self.durable else self._created(creating, name)), agent
@@ -515,84 +491,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             raise InvalidRequest(f"The thread {name!r} has no messages to go on from: give the run a prompt.")
         return await thread.key()
 
-    async def _plan(
-        self, agent: Definition[Any, Any], prompt: str | None, options: RunOptions[Any], *, code: str
-    ) -> tuple[RunPlan, tuple[Blob, ...]]:
-        given = tuple(options.get("messages", ()))
-        files = options.get("files", ())
-        if prompt is None and not given and "thread" not in options:
-            raise InvalidRequest("A run needs a prompt, or messages to go on from.")
-        messages, blobs = given, tuple[Blob, ...]()
-        if prompt is not None or files:
-            parts, blobs = (
-                await asyncio.to_thread(parts_of, prompt, tuple(files)) if files else ((Text(prompt or ""),), ())
-            )
-            messages = (*given, User(parts))
-        tools = options.get("tools")
-        only = None
-        if self.durable and tools is not None:
-            only = await self._tools.names_of(own_tools(agent, tools))
-        plan = plan_of(
-            varied(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
-            code=code,
-            only=only,
-            model=await self.model_id(options.get("model", agent.present_model), by=code),
-            messages=messages,
-            given=len(given),
-            settings=options.get("settings", _NO_SETTINGS),
-            limits=options.get("limits"),
-            policy=options.get("policy"),
-            budget=options.get("budget"),
-            hooks=options.get("hooks", ()),
-            behavior=options.get("behavior"),
-            metadata=checked_metadata(options.get("metadata")),
-            labels=checked_labels(options.get("labels")),
-            requested_by=options.get("requested_by", ""),
-            stream_arguments=options.get("stream_arguments", False),
-            turn_id=turn_id_of(options.get("turn_id")),
-            engine=engine_options(
-                memo=options.get("memo"),
-                search_attributes=options.get("search_attributes"),
-                task_queue=options.get("task_queue"),
-                retry_policy=options.get("retry_policy"),
-            ),
-            reminders=reminders_of(options.get("reminders", ())),
-            durable=self.durable,
-        )
-        if plan.limits.max_cost_nusd is not None:
-            self._models.warn_unpriced((plan.model, *plan.fallbacks))
-        return plan, blobs
-
-    async def _child_model(self, agent: Definition[Any, Any], code: str) -> str | None:
-        model = await self.model_id(agent.present_model, by=code)
-        if agent.limits.max_cost_usd is not None:
-            self._models.warn_unpriced((model, *agent.fallbacks))
-        return model
-
     async def _check(self, plan: RunPlan, /, *, workspace: int) -> None:
         await (await self.runtime()).check(plan, workspace=workspace)
 
-    async def model_id(self, model: str | Provider | None, *, by: str = "") -> str | None:
-        """The id of a model. An object that a run in memory brings is known for as long as the run, `by`, needs it."""
-        if model is None or isinstance(model, str):
-            self._models.look_around()
-            return model
-        name = self._models.name_of(model) if self.durable else self._models.lend(model, by=by)
-        if name is None:
-            raise InvalidRequest(
-                "A durable run cannot be given a model as an object: the next process would not have it."
-                " Give it to the agent, or name one of the engine's models."
-            )
-        if self._stored is not None:
-            await self._stored.catalogs.refresh()
-        return f"provider:{name}"
-
-    def _offer_own(self, agent: Definition[Any, Any], name: str) -> None:
-        """Offers the model objects of a durable agent and of those below it, by names that the next process knows."""
-        if self.durable and agent.model is not None and not isinstance(agent.model, str):
-            self._models.offer(agent.model, f"agent-{name}")
-        for tool, below in subagents_of(agent).items():
-            self._offer_own(below, f"{name}.{tool}")
+    async def model_id(self, model: str | Provider | None) -> str | None:
+        """The id of a model that an agent was given."""
+        return await self._starter.model_id(model)
 
     @property
     def workspace_key(self) -> int:

@@ -66,8 +66,8 @@ class FactPoints:
         hooks = self._hooks
         match fact:
             case BudgetExceeded() if points.ToolBudgetExceeded in hooks:
-                shown = self._aliases.wire(fact.tool)
-                await self._notify(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, shown))
+                display_name = self._aliases.wire(fact.tool)
+                await self._notify(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, display_name))
             case ResultsOverBudget() if points.OutputBudgetExceeded in hooks:
                 await self._notify(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
             case AttemptFailed():

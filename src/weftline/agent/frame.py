@@ -28,7 +28,7 @@ class Frame:
         self.aliases = aliases or Aliases()
         self.disclosure = disclosure or Disclosure()
         self.skills = tuple(skills)
-        self.budgets = BudgetGate(other_budgets(behavior.tool_budgets), shown=self.aliases.by_name)
+        self.budgets = BudgetGate(other_budgets(behavior.tool_budgets), display_names=self.aliases.by_name)
         self.dedup = DedupGate(behavior.dedup_tools or {})
         names = self.names = ToolNames(tools, aliases=self.aliases.by_name)
         gates: list[tuple[object, FrameworkGate]] = [

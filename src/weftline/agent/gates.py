@@ -69,10 +69,10 @@ class SkillGate:
 class BudgetGate:
     """Budgets that steer, or that a function decides on."""
 
-    def __init__(self, budgets: Mapping[str, ToolBudget], *, shown: Mapping[str, str]) -> None:
-        """`shown` has the names that the model knows tools by, where they differ."""
+    def __init__(self, budgets: Mapping[str, ToolBudget], *, display_names: Mapping[str, str]) -> None:
+        """`display_names` has the names that the model knows tools by, where they differ."""
         self._budgets = budgets
-        self._shown = shown
+        self._display_names = display_names
         self._turn = -1
         self._before: Counter[str] = Counter()
         self._admitted: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class BudgetGate:
             return NOTHING
         over = Over(budget.max, used + 1)
         ruling = _ruling(budget, Exceeded(call.name, budget.max, used + 1))
-        name = self._shown.get(call.name, call.name)
+        name = self._display_names.get(call.name, call.name)
         if ruling.mode == "block":
             return Verdict(blocked=ruling.message or prompts.over_budget(name, budget.max), over=over)
         if call.name in self._notified or memory.get(_NOTIFIED + call.name):

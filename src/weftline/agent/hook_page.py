@@ -22,8 +22,8 @@ def table() -> str:
 def _row(point: type[Point]) -> str:
     others = ", ".join([f"`{other}`" for other, name in OTHER_NAMES.items() if name == point.name])
     named = [one.name for one in fields(point) if not one.name.startswith("_")]  # type: ignore[arg-type]  # pyright: ignore
-    shown = ", ".join([f"**`{name}`**" if name in point.settable else f"`{name}`" for name in named])
-    return f"| `{point.__name__}` | `{point.name}` | {others} | {point.kind} | {shown} |"
+    names = ", ".join([f"**`{name}`**" if name in point.settable else f"`{name}`" for name in named])
+    return f"| `{point.__name__}` | `{point.name}` | {others} | {point.kind} | {names} |"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weftline.agent.asking import Await, shown
+from weftline.agent.asking import Await, to_await
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import AwaitKind
 from weftline.plan import RunPlan, decode_plan
@@ -25,7 +25,7 @@ async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: 
         AwaitFilter(workspace=workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
     ):
         after = page[-1].run, page[-1].id
-        found += [shown(one) for one in page]
+        found += [to_await(one) for one in page]
     return found
 
 

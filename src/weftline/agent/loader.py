@@ -34,9 +34,9 @@ def load_agents_file(path: str | Path) -> AgentsFile:
         sys.path.insert(0, folder)
     with imported_file(path) as module:
         agents: dict[str, Agent[Any, Any]] = {}
-        shown: object = getattr(module, "__all__", None)
+        exported: object = getattr(module, "__all__", None)
         for variable, value in vars(module).items():
-            public = variable in shown if isinstance(shown, list | tuple) else not variable.startswith("_")
+            public = variable in exported if isinstance(exported, list | tuple) else not variable.startswith("_")
             if not isinstance(value, Agent) or not public:
                 continue
             agent = cast("Agent[Any, Any]", value)

@@ -26,16 +26,17 @@ def server_of(call: PendingCall) -> str:
 
 
 async def around(
-    call: PendingCall, invoke: Invoke, *, shown: str, hooks: Hooks, context: object, above: Above
+    call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Above
 ) -> ToolOutput:
-    """Asks the server, unless a gate has blocked the call or answered it. `shown` is the model's name for the tool."""
+    """Asks the server, unless a gate has blocked the call or answered it. `display_name` is the model's name
+    for the tool."""
     server = server_of(call)
     where: dict[str, Any] = {
         "turn": call.turn,
         "call_id": call.id,
         "tool": call.name,
         "server": server,
-        "display_name": shown,
+        "display_name": display_name,
     }
     args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
     output: ToolOutput | None = None
@@ -52,7 +53,7 @@ async def around(
             try:
                 await hooks.watch(McpToolBefore(**where, args=args), context)
             except HookFailed:
-                return ToolOutput.of(prompts.blocked(prompts.gate_failed(shown)), is_error=True)
+                return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
         output = await invoke()
     try:
         if McpToolTransform in hooks:
@@ -63,7 +64,7 @@ async def around(
         if McpToolAfter in hooks:
             await hooks.watch(McpToolAfter(**where, **_result_fields(output)), context)
     except HookFailed:
-        return replace(output, parts=(Text(prompts.result_withheld(shown)),), is_error=True)
+        return replace(output, parts=(Text(prompts.result_withheld(display_name)),), is_error=True)
     return output
 
 

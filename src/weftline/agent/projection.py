@@ -36,7 +36,7 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
-            if item.kind in _UNSHOWN:
+            if item.kind in _HIDDEN:
                 continue
             make = _OBSERVED.get(item.kind)
             for seq, body in enumerate(item.body.split(b"\n"), item.seq):
@@ -309,7 +309,7 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
 }
 
 
-_UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
+_HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """What only `weftline.details` tells."""
 
 

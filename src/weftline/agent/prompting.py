@@ -125,7 +125,7 @@ class Overrides:
 
         if workspace not in self._by_workspace:
             rows = await records.read(prompt_overrides.of_workspace(workspace))
-            self._by_workspace.setdefault(workspace, [_shown(row) for row in rows])
+            self._by_workspace.setdefault(workspace, [_to_override(row) for row in rows])
         return self._by_workspace[workspace]
 
     async def add(self, records: Database, workspace: int, one: PromptOverride) -> None:
@@ -139,7 +139,7 @@ class Overrides:
         known.insert(0, one)
 
 
-def _shown(row: PromptOverrideRow) -> PromptOverride:
+def _to_override(row: PromptOverrideRow) -> PromptOverride:
     return PromptOverride(
         prompt_id=row.prompt,
         template=row.template,

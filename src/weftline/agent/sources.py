@@ -242,6 +242,7 @@ class AgentTools:
         hooks = Hooks([*agent.hooks, *setup.hooks])
         refusals, notify = _listeners(hooks, RunContext(info, None))
         frame = Frame()
+        named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to leave
         try:
             await self._opened.warm(
                 [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
@@ -275,7 +276,7 @@ class AgentTools:
             observed=None if observed or not agent.observers else self._observed(agent, info),
             above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
-            prompts=await self._prompts_of(agent, info, workspace=run.workspace),
+            prompts=named_prompts,
         )
         self.running[run.id] = skilled.runs[run.id] = code
         self._unfinished.add(code)
@@ -383,7 +384,7 @@ class AgentTools:
         search = place_search(tools, withheld, aliases=aliases, settings=behavior.tool_search)
         for name, one in list(tools.items()):
             if (bind := getattr(one, "of", None)) is not None and is_host(one):
-                tools[name] = bind(tools, shown=aliases.by_name, hidden=[lazy.name for lazy in withheld])
+                tools[name] = bind(tools, display_names=aliases.by_name, hidden=[lazy.name for lazy in withheld])
         check_names(tools, agent.tool_aliases)
         for name in behavior.dedup_tools or {}:
             if name in tools:

@@ -29,8 +29,8 @@ def command(dest: Path, db: Path, as_json: bool) -> None:
 
     path = dest.absolute()
     copied = convert(administer(db, "store.backup", to=str(path)), Copied)
-    shown = {"path": str(path), "bytes": copied.bytes, "unreadable": copied.unreadable}
-    click.echo(json.dumps(shown) if as_json else path)
+    report = {"path": str(path), "bytes": copied.bytes, "unreadable": copied.unreadable}
+    click.echo(json.dumps(report) if as_json else path)
     if unreadable := unreadable_in(copied):
         raise StoreError(
             f"The copy was made, but parts of the store are damaged and cannot be read: {unreadable}.",

@@ -16,7 +16,7 @@ from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
 from weftline.wire.damage import damaged
 from weftline.wire.events import project
-from weftline.wire.observed import UNSHOWN, observed
+from weftline.wire.observed import HIDDEN, observed
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
                 if not batch.newer:
                     raise damaged(batch.run_id, item.seq)
                 continue
-            if item.kind in UNSHOWN:
+            if item.kind in HIDDEN:
                 continue
             for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
                 yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)

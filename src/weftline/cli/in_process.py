@@ -81,6 +81,7 @@ async def engine_here(
                 model_timeout_s=options.model_timeout_s,
                 slow_turn_s=options.slow_turn_s,
                 max_recoveries=options.max_recoveries,
+                public_errors=options.public_errors,
                 limits=options.workspaces,
             )
             await engine.start()

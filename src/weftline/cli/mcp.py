@@ -49,7 +49,7 @@ def login(
 
     from weftline.cli.admin import administer
     from weftline.errors import Unavailable, WeftlineError
-    from weftline.redaction import shown_url
+    from weftline.redaction import redact_url
 
     if client_secret_stdin and client_id is None:
         raise click.UsageError("--client-secret-stdin needs --client-id.")
@@ -75,7 +75,7 @@ def login(
         raise WeftlineError(f"No login at {urlsplit(url).hostname}: {error}", code="unavailable") from None
     administer(db, "mcp.logins.save", workspace=workspace, login=done)
     click.echo(f"Logged in. Runs of {workspace} that name this URL use the login.", err=True)
-    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)
+    show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)
 
 
 @command.command("list")
@@ -97,7 +97,7 @@ def list_logins(workspace: str, db: Path, as_json: bool) -> None:
 def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
     """Forget a login. What the person has allowed ends only at the server itself."""
     from weftline.cli.admin import administer
-    from weftline.redaction import shown_url
+    from weftline.redaction import redact_url
 
     administer(db, "mcp.logins.delete", workspace=workspace, url=url)
-    show_done({"url": shown_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)
+    show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)

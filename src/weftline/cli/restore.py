@@ -24,8 +24,8 @@ def command(backup: Path, db: Path, as_json: bool) -> None:
     from weftline.store.naming import db_option
 
     copied = restore_store(backup.absolute(), db.absolute())
-    shown = {"path": str(db.absolute()), "bytes": copied.bytes, "unreadable": copied.unreadable}
-    click.echo(json.dumps(shown) if as_json else db.absolute())
+    report = {"path": str(db.absolute()), "bytes": copied.bytes, "unreadable": copied.unreadable}
+    click.echo(json.dumps(report) if as_json else db.absolute())
     if unreadable := unreadable_in(copied):
         click.echo(f"Parts of the store cannot be read: {unreadable}.", err=True)
     click.echo(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LOCAL_WORKSPACE = "local"
 _GOODBYE_S = 5.0
-_MAX_SHOWN = 8
+_MAX_LISTED = 8
 
 
 class Asked(Struct, frozen=True):
@@ -295,8 +295,8 @@ def _with_candidates(message: str, candidates: Sequence[str]) -> str:
     """A refusal with the models that there are, unless it has suggested some already."""
     if not candidates or "Did you mean" in message:
         return message
-    more = ", …" if len(candidates) > _MAX_SHOWN else ""
-    return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_SHOWN])}{more}."
+    more = ", …" if len(candidates) > _MAX_LISTED else ""
+    return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_LISTED])}{more}."
 
 
 async def _show(frames: AsyncGenerator[Frame], screen: Screen) -> int:

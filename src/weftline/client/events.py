@@ -231,8 +231,8 @@ def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
     """`ok`, `result` and `how` of a call, also from servers that have other words for them."""
     error = payload.get("error")
     ok = error is None if payload.get("ok") is None else payload["ok"] is True
-    shown = [payload.get(name) for name in ("result", "output", "error", "summary")]
-    result = next((one for one in shown if one is not None), "")
+    candidates = [payload.get(name) for name in ("result", "output", "error", "summary")]
+    result = next((one for one in candidates if one is not None), "")
     closed = "in_doubt" if payload.get("inDoubt") is True else "returned" if ok else "failed"
     return {
         "ok": ok,

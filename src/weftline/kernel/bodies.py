@@ -14,7 +14,7 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Clarification, Failure
+from weftline.failure import Cause, Clarification, Failure
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
@@ -261,6 +261,8 @@ class FailedBody(Struct, omit_defaults=True):
     code: str | None = None
     status: int | None = None
     retry_after_s: float | None = None
+    causes: tuple[Cause, ...] = ()
+    """The exceptions that led to it, the nearest first; for whoever runs the server."""
 
 
 class SummaryBody(Struct, omit_defaults=True):
@@ -309,6 +311,10 @@ class EndedBody(Struct, omit_defaults=True):
     """Of a child run: how many of its calls have a result."""
     final: FinalResult | None = None
     """Of a child run, in place of a text."""
+    full: str = ""
+    """The error that an operator has replaced by another text in `error`; for whoever runs the server."""
+    causes: tuple[Cause, ...] = ()
+    """The exceptions that led to it, the nearest first; likewise."""
 
 
 class ProviderNote(Struct):

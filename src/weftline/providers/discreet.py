@@ -78,13 +78,13 @@ class DiscreetProvider:
 class _Piece:
     """A text of the answer at its place among the other chunks."""
 
-    __slots__ = ("delta", "shown", "text")
+    __slots__ = ("delta", "text", "visible")
 
     def __init__(self, delta: type[TextDelta] | type[ThinkingDelta], text: str) -> None:
         self.delta = delta
         self.text = text
         """What waits: with what follows on its channel, it may be a secret."""
-        self.shown = ""
+        self.visible = ""
 
 
 class _Answer:
@@ -153,7 +153,7 @@ class _Answer:
         start = 0
         for piece in waiting:
             end = start + len(piece.text)
-            piece.shown += _without(text, secret, start, min(end, begun))
+            piece.visible += _without(text, secret, start, min(end, begun))
             piece.text = text[max(start, begun) : end]
             start = end
         waiting[:] = [piece for piece in waiting if piece.text]
@@ -163,9 +163,9 @@ class _Answer:
         while self._queue:
             first = self._queue[0]
             if isinstance(first, _Piece):
-                if first.shown:
-                    out.append(first.delta(first.shown))
-                    first.shown = ""
+                if first.visible:
+                    out.append(first.delta(first.visible))
+                    first.visible = ""
                 if first.text:
                     return
             else:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-_MAX_SHOWN = 200
+_EXCERPT_CHARS = 200
 _ABSENT = "(absent)"
 
 
@@ -36,7 +36,7 @@ class Divergence(Struct, frozen=True):
     def __str__(self) -> str:
         lines = [f"{self.run} leads elsewhere in turn {self.turn}, at entry {self.seq}: {self._what()}"]
         lines += [
-            f"  {one.field}: the log has {_shown(one.log)}, now it is {_shown(one.now)}" for one in self.differences
+            f"  {one.field}: the log has {_excerpt(one.log)}, now it is {_excerpt(one.now)}" for one in self.differences
         ]
         return "\n".join(lines)
 
@@ -83,8 +83,8 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     if value is None:
         return _ABSENT
     text = encode(value).decode()
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}… ({len(text):,} characters)"
+    return text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}… ({len(text):,} characters)"

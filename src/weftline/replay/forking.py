@@ -22,7 +22,8 @@ from weftline.replay.exporting import messages_of
 from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
-from weftline.runtime.conversation import Conversation, blobs_of
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import LogReader, RunRow, Stored
 
 

@@ -18,7 +18,7 @@ from weftline.plan import decode_plan
 from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
-from weftline.runtime.conversation import blobs_of
+from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Item, LogReader, NewRun, Stored, Write, Written
 from weftline.store.columns import MAX_TIME_US
 

@@ -35,7 +35,7 @@ from weftline.replay.format import (
     version_of,
 )
 from weftline.runtime import ids
-from weftline.runtime.conversation import blobs_of
+from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Stored
 
 

@@ -51,7 +51,8 @@ from weftline.replay.format import Offered, offered_by
 from weftline.replay.recorded import Recorded
 from weftline.replay.today import Known, Today
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.conversation import Conversation, input_bytes
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.cutting import input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit

@@ -102,9 +102,9 @@ def question_of(index: int, work: WorkingSet) -> AskBody | None:
 
 def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
     args = work.conversation.turn.args
-    shown = Raw(args[head.index] if head.index < len(args) else b"{}")
+    args_of_call = Raw(args[head.index] if head.index < len(args) else b"{}")
     if head.kind == "clarification":
-        return _clarification(call, head, work, shown)
+        return _clarification(call, head, work, args_of_call)
     asked = question_of(head.index, work)
     if head.kind == "doubt":
         key = ids.idempotency_key(work.store_id, work.run_id, head.turn, head.index, call.digest)
@@ -112,14 +112,16 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
             f"Did this call of {call.name} take effect?",
             call.id,
             call.name,
-            shown,
+            args_of_call,
             key=key,
             called_at=call.begun_at,
             approvers=() if asked is None else asked.approvers,
         )
     if asked is None:
-        return AwaitBody(f"May {call.name} be called?", call.id, call.name, shown)
-    return AwaitBody(asked.prompt, call.id, call.name, shown, asked.options, asked.multiple, approvers=asked.approvers)
+        return AwaitBody(f"May {call.name} be called?", call.id, call.name, args_of_call)
+    return AwaitBody(
+        asked.prompt, call.id, call.name, args_of_call, asked.options, asked.multiple, approvers=asked.approvers
+    )
 
 
 def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -> AwaitBody:
@@ -137,8 +139,8 @@ def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: 
     timeout_us = state.limits.await_timeout_us if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "question", call.digest, timeout_us)
-    shown = Raw(work.conversation.turn.args[command.index])
-    body = AwaitBody(ask.prompt, call.id, call.name, shown, ask.options, ask.multiple, by_tool=True)
+    args_of_call = Raw(work.conversation.turn.args[command.index])
+    body = AwaitBody(ask.prompt, call.id, call.name, args_of_call, ask.options, ask.multiple, by_tool=True)
     return Draft(head, bodies.encode(body))
 
 

@@ -13,10 +13,11 @@ from weftline.runtime.reserving import require_prices
 _AS_THE_MODEL_DOES = Sampling()
 
 
-def check_models(plan: RunPlan, catalog: Catalog, account: Account) -> None:
-    """Raises `WeftlineError` for what a run of the plan could not use."""
+def check_models(plan: RunPlan, catalog: Catalog, account: Account | None) -> None:
+    """Raises `WeftlineError` for what a run of the plan could not use; without an account it is under no budget."""
     models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
-    require_prices(account, models, catalog)
+    if account is not None:
+        require_prices(account, models, catalog)
     if plan.limits.compaction is not None and plan.limits.compaction.model:
         catalog.resolve(plan.limits.compaction.model)
     if plan.sampling != _AS_THE_MODEL_DOES:

@@ -65,7 +65,7 @@ class ClientCalls:
             output = await self._fitting(run, question, output)
             run = await self._residents.load(key)
         state, lease = run.state, _digest(token)
-        question = None if state.ended else open_question(state, call_id)
+        question = None if state.ended or state.control.cancel else open_question(state, call_id)
         if question is None or not answerable(question, lease):
             await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
             if call_id in state.questions.ignored and not token:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from weftline import prompts_compaction as prompts
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
+from weftline.kernel.budgeting import summary_slot
 from weftline.kernel.compaction import is_too_large
 from weftline.kernel.context import Cause, CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
 from weftline.kernel.state import Compact, State
@@ -24,10 +25,9 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.throttle import close_stream, open_stream
-from weftline.runtime.conversation import input_bytes
-from weftline.runtime.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
+from weftline.runtime.cutting import Cut, Span, input_bytes, message_bytes, new_cut, transcript, with_summary
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, retry_wait_s
+from weftline.runtime.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, permitted, retry_wait_s
 from weftline.runtime.models import cost_of, model_id
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.spending import BYTES_PER_TOKEN, NOTHING, Spent, spent
@@ -87,9 +87,11 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     cut = _new_cut(state, span, state.compaction.cause)
     if cut is None:
         return call.useless("nothing_to_leave_out")
-    await sink.permit()
+    await permitted(work, sink)
     call.begin(model)
     limit_s = services.model_timeout_s
+    if work.account is not None:
+        limit_s = work.account.within(limit_s, at=services.clock.now_us())
     request = _request(state, model, _text(state, work, model, span, cut))
     request.timeout_s = limit_s + _SLACK_S
     stream = open_stream(model.provider, request)
@@ -139,10 +141,10 @@ class _SummaryCall:
             # Half of a summary is better than none only if the run could not go on otherwise.
             return self.useless("truncated")
         body = bodies.SummaryBody(text, cut.kept, self.model.catalog_id)
-        shown = with_summary(span.messages, cut.upto, body)
-        if sum(map(message_bytes, shown)) >= sum(map(message_bytes, conversation.shown)):
+        visible = with_summary(span.messages, cut.upto, body)
+        if sum(map(message_bytes, visible)) >= sum(map(message_bytes, conversation.visible)):
             return self.useless("no_gain")
-        size = input_bytes(self._work.plan, messages=shown, system=conversation.system)
+        size = input_bytes(self._work.plan, messages=visible, system=conversation.system)
         used = spent(self.answer, estimate=self._state.compaction.estimate)
         head = ContextCompacted(
             self._number,
@@ -265,10 +267,12 @@ def _text(state: State, work: WorkingSet, model: ResolvedModel, span: Span, cut:
 
 
 def _request(state: State, model: ResolvedModel, text: str) -> ModelRequest:
+    held = state.budget.holds.get(summary_slot(state.compaction.number))  # all that there is for it
     return ModelRequest(
         model=model.vendor_id,
         messages=[User.of(prompts.to_summarize(text))],
         system=prompts.SUMMARIZE,
         cache=False,
         call_index=state.totals.calls_made,
+        max_output_tokens=None if held is None else held.output or None,
     )

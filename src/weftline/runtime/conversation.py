@@ -1,7 +1,7 @@
 """The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; requests are made from `shown`, which may have a summary in
+it is appended. Messages are only ever added at the end; requests are made from `visible`, which may have a summary in
 place of the older ones. `native` keeps each one of those as encoded for a provider.
 
 Thousands of runs may wait in memory for a driver, and the garbage collector goes through every list of theirs, even if
@@ -10,7 +10,7 @@ it is empty; an empty dict or tuple costs it nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
@@ -67,10 +67,10 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
-from weftline.plan import RunPlan
 from weftline.runtime.code import PastCall
-from weftline.runtime.cutting import Cut, message_bytes, text_bytes, with_summary
+from weftline.runtime.cutting import Cut, with_summary
 from weftline.runtime.latest_turn import LatestTurn
+from weftline.runtime.message_parts import with_parts
 from weftline.runtime.omitting import parts_within
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.toolbox import Toolbox
@@ -112,6 +112,40 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation:
+    __slots__ = (
+        "_changed",
+        "_clarifying",
+        "_given",
+        "_instruction",
+        "_native",
+        "_past",
+        "_queued",
+        "_result_limit_bytes",
+        "_visible",
+        "_whole_size",
+        "allowed",
+        "approved",
+        "call_ids",
+        "closed",
+        "compacted",
+        "contents",
+        "counts",
+        "digests",
+        "failed",
+        "failure",
+        "labels",
+        "last_hint",
+        "memory",
+        "messages",
+        "partial",
+        "rejected",
+        "size",
+        "system",
+        "turn",
+        "unavailable",
+        "unsaved",
+    )
+
     def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
         """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
         self._result_limit_bytes = result_limit_bytes
@@ -158,7 +192,7 @@ class Conversation:
         """The same without a summary."""
         self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
         """The summary in force."""
-        self._shown: list[Message] | None = None
+        self._visible: list[Message] | None = None
         self.contents: dict[str, str] = {}
         """The blobs that messages name, in base64, by id."""
         self._changed: dict[bool, list[Message]] = {}
@@ -178,14 +212,14 @@ class Conversation:
         return ""
 
     @property
-    def shown(self) -> list[Message]:
+    def visible(self) -> list[Message]:
         """What a request is made from. The same list, which grows, until a summary is made or taken back."""
         if self.compacted is None:
             return self.messages
-        if self._shown is None:
+        if self._visible is None:
             head, body = self.compacted
-            self._shown = with_summary(self.messages, head.upto, body)
-        return self._shown
+            self._visible = with_summary(self.messages, head.upto, body)
+        return self._visible
 
     @property
     def cut(self) -> Cut | None:
@@ -244,11 +278,11 @@ class Conversation:
         """The messages for a model. One known to have no vision reads a note in place of each image."""
         in_words = vision is False
         if not in_words and not self.contents:
-            return self.shown
-        shown = self._changed.setdefault(in_words, [])
+            return self.visible
+        changed = self._changed.setdefault(in_words, [])
         change = self._in_words if in_words else self._filled
-        shown += [_changed(message, change) for message in self.shown[len(shown) :]]
-        return shown
+        changed += [with_parts(message, change) for message in self.visible[len(changed) :]]
+        return changed
 
     def native(self, model: str) -> list[bytes | None]:
         """The messages as encoded for a model so far; its provider adds those that are missing."""
@@ -275,13 +309,13 @@ class Conversation:
         self.messages[:0] = history
         self._given += len(self.messages) - before
         self.call_ids |= _call_ids(self.messages[: len(self.messages) - before])
-        self._show_anew()
+        self._reset_visible()
         self.size += size
         self._whole_size += size
 
-    def _show_anew(self) -> None:
+    def _reset_visible(self) -> None:
         """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
-        self._shown = None
+        self._visible = None
         self._native = {}
         self._changed = {}
 
@@ -343,11 +377,11 @@ class Conversation:
             case ContextCompacted():
                 self.compacted = head, bodies.decode_summary(body)
                 self.size = head.size
-                self._show_anew()
+                self._reset_visible()
             case ContextRestored():
                 self.compacted = None
                 self.size = self._whole_size
-                self._show_anew()
+                self._reset_visible()
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
@@ -365,7 +399,7 @@ class Conversation:
         self._remember(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
-        self.turn = LatestTurn(head, turn)
+        self.turn = LatestTurn.of(head, turn)
         self.failure = self.partial = self.rejected = ""
         self.failed = None
         self.call_ids |= dict.fromkeys([call.id for call in head.calls])
@@ -444,8 +478,8 @@ class Conversation:
 
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
-        if self._shown is not None:
-            self._shown.append(message)
+        if self._visible is not None:
+            self._visible.append(message)
         self._grow(size)
 
     def _grow(self, size: int) -> None:
@@ -464,34 +498,3 @@ def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
         if type(message) is Assistant:
             ids |= dict.fromkeys([call.id for call in message.calls])
     return ids
-
-
-def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
-    """Roughly the bytes of what a plan has a model read, besides its tools; with `messages` in place of its own."""
-    system = system or plan.system
-    size = text_bytes(system) if system else 0
-    size += sum([message_bytes(message) for message in (plan.messages if messages is None else messages)])
-    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
-
-
-def blobs_of(messages: Iterable[Message]) -> set[str]:
-    """The blobs that messages name."""
-    users = [message for message in messages if isinstance(message, User)]
-    return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
-
-
-def _changed(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
-    """The message with each part of a user or of a tool's result changed."""
-    match message:
-        case User():
-            return replace(message, parts=_each(message.parts, change))
-        case ToolResults():
-            return ToolResults(
-                tuple([replace(result, parts=_each(result.parts, change)) for result in message.results])
-            )
-        case _:
-            return message
-
-
-def _each(parts: tuple[UserPart, ...], change: Callable[[UserPart], UserPart]) -> tuple[UserPart, ...]:
-    return tuple([change(part) for part in parts])

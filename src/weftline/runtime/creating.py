@@ -23,10 +23,11 @@ from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock
-from weftline.runtime.conversation import Conversation, input_bytes
+from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce
+from weftline.runtime.cutting import input_bytes
 from weftline.runtime.fallbacks import check_fallbacks
-from weftline.runtime.live import Draft, LiveRun, RunLog, WorkingSet
+from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
@@ -73,7 +74,9 @@ class RunCreator:
         """
         catalog = await self._models.load(workspace)
         if plan.model is not None or runs_now:
-            account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
+            account = None
+            if self._ledger.active or plan.limits.budget is not None:
+                account = Account(self._ledger, key=0, workspace=workspace, thread=thread, plan=plan, parent=None)
             check_models(plan, catalog, account)
         check_fallbacks(plan)
         if plan.tools:
@@ -170,9 +173,8 @@ class RunCreator:
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._store.log.next_epoch())
-        behind = new.thread is not None  # until its commit says that it may move
-        run = LiveRun(key, workspace=new.workspace, thread=new.thread, log=log, work=work, behind=behind)
-        run.new = new
+        residency = PARKED if new.thread is None else BEHIND  # until its commit says that it may move
+        run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
         self.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)

@@ -15,6 +15,7 @@ from weftline import prompts_compaction as prompts
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import Cause
 from weftline.messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResults, User
+from weftline.plan import RunPlan
 
 _OTHER_PART_BYTES = 100
 """An image or a file is counted as little more than its name: what it costs depends on the model."""
@@ -124,15 +125,15 @@ def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[
 def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -> list[Message]:
     """The messages with the summary in place of those that it stands for."""
     cut = Cut(upto, summary.kept)
-    shown: list[Message] = []
+    visible: list[Message] = []
     placed = False
     for at, message in enumerate(messages):
         if not cut.left_out(at):
-            shown.append(message)
+            visible.append(message)
         elif not placed:
             placed = True
-            shown.append(User.of(prompts.summary(summary.text), injected=True))
-    return shown
+            visible.append(User.of(prompts.summary(summary.text), injected=True))
+    return visible
 
 
 def message_bytes(message: Message) -> int:
@@ -152,6 +153,14 @@ def message_bytes(message: Message) -> int:
                 else:
                     size += text_bytes(part.text) if isinstance(part, Text | Thinking) else _OTHER_PART_BYTES
             return size
+
+
+def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
+    """Roughly the bytes of what a plan has a model read, besides its tools; with `messages` in place of its own."""
+    system = system or plan.system
+    size = text_bytes(system) if system else 0
+    size += sum([message_bytes(message) for message in (plan.messages if messages is None else messages)])
+    return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
 
 
 def text_bytes(text: str) -> int:

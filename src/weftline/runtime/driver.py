@@ -41,6 +41,7 @@ from weftline.runtime.code import RunCode
 from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
+from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
@@ -208,9 +209,12 @@ class Driver:
         self.take_over(run)
         at = self._services.clock.now_us()
         state = run.state
-        with _booking(run.work):
+        try:
             for draft in facts:
                 state = take_in(state, run.work, draft, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
     def take_over(self, run: LiveRun) -> None:
@@ -223,6 +227,8 @@ class Driver:
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
+        if state.ended and self._services.public_errors:
+            facts = in_public(facts, self._services.public_errors)
         account = run.work.account
         bookings = account.taken() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
@@ -247,8 +253,11 @@ class Driver:
         self.take_over(run)
         state = run.state
         at = self._services.clock.now_us()
-        with _booking(run.work):
+        try:
             result = self._step(state, run.work, facts, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
         if result.entries:
             self._append(run, result.entries, result.state, at=at, end=result.thread_end)
         if not result.state.ended:
@@ -273,7 +282,8 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            if driving.tasks:
+            # One that failed while the agent's code was told something has nobody left to wake.
+            if driving.tasks and not any(map(_has_failed, driving.tasks.values())):
                 await driving.wake
         finally:
             driving.wake = None
@@ -365,19 +375,10 @@ class Driver:
         return Draft(replace(head, child=child_id), child=child)
 
 
-class _booking:
-    """What was booked for facts that are not going to be appended is taken back."""
-
-    __slots__ = ("_account",)
-
-    def __init__(self, work: WorkingSet) -> None:
-        self._account = work.account
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
-        if error is not None and self._account is not None:
-            self._account.take_back()
+def _take_back(work: WorkingSet) -> None:
+    """What was booked for facts that are not going to be appended."""
+    if work.account is not None:
+        work.account.take_back()
 
 
 class RunSink:
@@ -424,6 +425,10 @@ def _is_finishing(run: LiveRun) -> bool:
         return False
     # What asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _asks(head: Fact) -> bool:

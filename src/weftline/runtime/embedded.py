@@ -59,7 +59,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import HearsOfEnds, RunName, ServerTools, ToolSource
-from weftline.store import open_store
+from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
@@ -83,6 +83,7 @@ class EmbeddedEngine(StoredRuns):
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
         traces: bool = False,
+        public_errors: Mapping[str, str] | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
@@ -99,6 +100,7 @@ class EmbeddedEngine(StoredRuns):
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
+        self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
         self._moving = asyncio.Event()
@@ -106,7 +108,17 @@ class EmbeddedEngine(StoredRuns):
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         given = self._given
-        self._store = await asyncio.to_thread(open_store, given, check=True) if isinstance(given, Path | str) else given
+        if not isinstance(given, Path | str):
+            self._store = given
+            return await self._open()
+        self._store = await open_store_off_loop(given)
+        try:
+            return await self._open()
+        except BaseException:
+            await self._store.close()  # it is nobody else's to close
+            raise
+
+    async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
         self._names = StoredNames(self._store.records)
@@ -122,7 +134,14 @@ class EmbeddedEngine(StoredRuns):
             require_accepting=self.require_accepting,
             traces=self._traces,
         )
-        services = Services(store.id, self.clock, Deadlines(), self._model_timeout_s, self._slow_turn_s)
+        services = Services(
+            store.id,
+            self.clock,
+            Deadlines(),
+            self._model_timeout_s,
+            self._slow_turn_s,
+            public_errors=self._public_errors,
+        )
 
         def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
             return Driver(
@@ -148,7 +167,7 @@ class EmbeddedEngine(StoredRuns):
         opener.family = creator.residents = self._residents
         if isinstance(self._tools, HearsOfEnds):
             self._residents.on_unopened_end = partial(_tell_of_end, self._tools)
-        self._log, self._driver = self._residents.log, self._residents.driver
+        self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
@@ -356,9 +375,11 @@ class EmbeddedEngine(StoredRuns):
             if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
                 args = await edited(run, question.index, answer.args)
             run = await self._residents.load(key)
-        if answer.args is None and (question := open_await(run.state, await_id)) and needs_tools(run, question):
+        while run.work.toolbox is None and answer.args is None and (question := open_await(run.state, await_id)):
+            if not needs_tools(run, question):
+                break
             await self._opener.open_tools(run)
-            run = await self._residents.load(key)
+            run = await self._residents.load(key)  # as it is now: it may have left memory, and its tools with it
         question = open_await(run.state, await_id)
         if question is None:
             ended = run.state.ended or bool(run.state.control.cancel)
@@ -456,8 +477,7 @@ class EmbeddedEngine(StoredRuns):
         await self._append_all(run, (Draft(head, body),))
 
     async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
-        self._driver.record(run, drafts)
-        self._residents.consider(run)
+        self._residents.append(run, drafts)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:

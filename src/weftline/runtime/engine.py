@@ -49,7 +49,7 @@ class CreateOptions(TypedDict, total=False):
     """Where a fork begins."""
 
 
-class EntryBatch:
+class EntryBatch(Struct, eq=False):
     """Consecutive entries of one run, from one commit or from one page of its log.
 
     `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
@@ -57,32 +57,17 @@ class EntryBatch:
     written to the run; otherwise what cannot be decoded is damaged.
     """
 
-    __slots__ = ("_views", "after", "ended", "heads", "items", "last_seq", "missing", "newer", "run_id", "size")
-
-    def __init__(
-        self,
-        run_id: str,
-        items: Sequence[Stored],
-        *,
-        size: int,
-        last_seq: int,
-        ended: bool,
-        after: int = 0,
-        heads: Sequence[Fact] | None = None,
-        missing: tuple[int, int] | None = None,
-        newer: bool = False,
-    ) -> None:
-        self.run_id = run_id
-        self.items = items
-        self.last_seq = last_seq
-        self.ended = ended
-        self.after = after
-        """Observations of the first item up to this seq were already seen."""
-        self.heads = heads
-        self.missing = missing
-        self.newer = newer
-        self.size = size
-        self._views: dict[Any, Any] = {}
+    run_id: str
+    items: Sequence[Stored]
+    size: int
+    last_seq: int
+    ended: bool
+    after: int = 0
+    """Observations of the first item up to this seq were already seen."""
+    heads: Sequence[Fact] | None = None
+    missing: tuple[int, int] | None = None
+    newer: bool = False
+    _views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
         """What `project` makes of the batch, computed once however many follow the run."""

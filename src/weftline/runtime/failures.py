@@ -20,7 +20,8 @@ def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
     """
     for draft in drafts:
         if type(draft.head) is RunEnded and draft.head.status == "failed":
-            error = bodies.decode_ended(draft.body).error
+            ended = bodies.decode_ended(draft.body)
+            error = ended.full or ended.error
             token = current_run.set(work)  # a commit belongs to many runs
             code, model = draft.head.code or "error", draft.head.model
             extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)

@@ -69,8 +69,8 @@ async def require_somebody_else(
 
 def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
     """Raises `Forbidden` for an approval with other arguments: nobody but the approver would have wanted that call."""
-    shown = run.work.conversation.turn.args[question.index : question.index + 1]
-    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(shown):
+    requested = run.work.conversation.turn.args[question.index : question.index + 1]
+    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(requested):
         raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
 
 

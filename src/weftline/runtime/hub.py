@@ -13,6 +13,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
@@ -345,13 +347,10 @@ class Hub:
         )
 
 
-class _RecentRun:
-    __slots__ = ("batches", "size", "workspace")
-
-    def __init__(self, workspace: int) -> None:
-        self.workspace = workspace
-        self.batches: list[EntryBatch] = []
-        self.size = 0
+class _RecentRun(Struct, eq=False):
+    workspace: int
+    batches: list[EntryBatch] = []
+    size: int = 0
 
 
 class Recent:

@@ -17,8 +17,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
 from weftline.plan import decode_plan
 from weftline.runtime import ids
-from weftline.runtime.conversation import input_bytes
-from weftline.runtime.cutting import with_summary
+from weftline.runtime.cutting import input_bytes, with_summary
 from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.runtime.supported import unsupported
@@ -89,8 +88,8 @@ def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
 def as_fact(inherited: Inherited, work: WorkingSet) -> Draft:
     """The fact that takes a summary over. Nothing was asked for it, and it costs nothing."""
     conversation, tools = work.conversation, work.toolbox or EMPTY
-    shown = with_summary(conversation.messages, inherited.upto, inherited.body)
-    size = input_bytes(work.plan, messages=shown, system=conversation.system)
+    visible = with_summary(conversation.messages, inherited.upto, inherited.body)
+    size = input_bytes(work.plan, messages=visible, system=conversation.system)
     head = ContextCompacted(
         0,
         inherited.upto,

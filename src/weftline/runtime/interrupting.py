@@ -5,10 +5,12 @@ All of these are facts, and so hold after a crash; who asked for each is in the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from weftline.errors import Conflict, Forbidden, NotFound
 from weftline.kernel.accept import MAX_QUEUED, accepts
@@ -43,39 +45,57 @@ class Interrupts:
         self._load = load
         self._append = append
         self._settled = settled
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def pause(self, key: int, *, reason: str, requested_by: str, labels: Mapping[str, str] | None) -> None:
         """Pauses the run and those below it. Pausing a paused run changes nothing."""
-        run = await self._load(key)
-        head = RunPaused(reason, requested_by)
-        if run.state.control.paused:
-            await self._settled(run)
-        elif not accepts(run.state, head):
-            raise Forbidden("This run does not accept interruptions.", code="interrupts_not_allowed")
-        else:
-            await self._append(run, (Draft(head, control_body(labels)),))
-        for child in run.state.open_children:
-            with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
-                await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by, labels=None)
+        async with self._in_turn(key):
+            run = await self._load(key)
+            head = RunPaused(reason, requested_by)
+            if run.state.control.paused:
+                await self._settled(run)
+            elif not accepts(run.state, head):
+                raise Forbidden("This run does not accept interruptions.", code="interrupts_not_allowed")
+            else:
+                await self._append(run, (Draft(head, control_body(labels)),))
+            for child in run.state.open_children:
+                with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
+                    await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by, labels=None)
 
     async def resume(
         self, key: int, *, notes: str, requested_by: str, labels: Mapping[str, str] | None, messages: Sequence[str]
     ) -> None:
+        """Lets the run and those below it go on.
+
+        Those below it first: if that is cut short, the run is still paused, and whoever resumes it again resumes them
+        all. It waits for its children, so one that nobody resumes would hold it up for ever.
+        """
+        async with self._in_turn(key):
+            run = await self._paused(key, messages=len(messages))
+            for child in run.state.open_children:
+                with suppress(Conflict, NotFound):
+                    await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
+            run = await self._paused(key, messages=len(messages))
+            queued = [
+                Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
+                for place, text in enumerate(messages)
+            ]
+            head = RunResumed(notes, requested_by)
+            await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
+
+    async def _paused(self, key: int, *, messages: int) -> LiveRun:
+        """The run, if it can be resumed with so many messages."""
         run = await self._load(key)
-        head = RunResumed(notes, requested_by)
-        if not accepts(run.state, head):
+        if not run.state.control.paused:
             await self._settled(run)
             raise Conflict("The run is not paused.", code="not_paused")
-        if len(run.state.control.queue) + len(messages) > MAX_QUEUED:
+        if len(run.state.control.queue) + messages > MAX_QUEUED:
             raise _full()
-        queued = [
-            Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
-            for place, text in enumerate(messages)
-        ]
-        await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
-        for child in run.state.open_children:
-            with suppress(Conflict, NotFound):
-                await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
+        return run
+
+    def _in_turn(self, key: int) -> asyncio.Lock:
+        """Pauses and resumes of one run take turns: one that is half done would undo the other below the run."""
+        return self._turns.setdefault(key, asyncio.Lock())
 
     async def queue_message(
         self,
@@ -93,10 +113,11 @@ class Interrupts:
         sent = QueuedBody((Text(text),), message_id, by, dict(labels or {}))
         if idempotency_key:
             sent.request = _digest(by, idempotency_key)
-            earlier = await self._earlier(run, sent, mode)
-            if earlier is not None:
-                return earlier
-            run = await self._load(key)
+            looked_at = None
+            while run is not looked_at:  # it may have left memory meanwhile, and have heard the same since
+                if (earlier := await self._earlier(run, sent, mode)) is not None:
+                    return earlier
+                looked_at, run = run, await self._load(key)
         head = MessageQueued(message_id_of(run), mode)
         if not accepts(run.state, head):
             raise _full()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from msgspec import UNSET, Struct
 
@@ -37,57 +37,42 @@ class Closed(Struct, frozen=True):
 Nested: TypeAlias = Asked | Closed
 
 
-class LatestTurn:
+class LatestTurn(Struct, eq=False):
     """Every completed turn begins with a new one. What is kept by index is kept by the index of the call."""
 
-    __slots__ = (
-        "_asked",
-        "_asked_by_model",
-        "_may_end_run",
-        "after_results",
-        "answers",
-        "args",
-        "asked_back",
-        "body",
-        "bounds",
-        "children",
-        "finals",
-        "gated",
-        "hints",
-        "nested",
-        "results",
-    )
+    body: TurnBody | None = None
+    """None before a run's first turn."""
+    args: list[bytes] = []
+    """The final arguments of the calls, by index."""
+    gated: dict[int, GatedBody] = {}
+    """What the gates made of the calls."""
+    answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
+    """What people decided about the calls."""
+    asked_back: dict[int, AskBody] = {}
+    """What tools asked people in place of giving a result."""
+    children: dict[int, tuple[ChildEnded, EndedBody]] = {}
+    """How the child runs of the calls ended."""
+    results: dict[int, ToolResult] = {}
+    """Those of the calls that the model asked for."""
+    hints: dict[int, Hint] = {}
+    """What would help after those that failed."""
+    bounds: dict[int, Bounds] = {}
+    """Of those that are truncated."""
+    finals: dict[str, ClosedBody] = {}
+    """The results that may end the run, by the id of the call."""
+    nested: dict[int, list[Nested]] = {}
+    """The calls that a call asked for and their results, in the order of the log, by the index of that call.
+    No model reads them."""
+    after_results: tuple[str, ...] = ()
+    """What the model reads once every call has its result."""
+    _asked: dict[int, Asked] = {}
+    _asked_by_model: int = 0
+    _may_end_run: frozenset[str] = frozenset()
 
-    def __init__(self, head: TurnCompleted | None = None, body: TurnBody | None = None) -> None:
-        calls = () if head is None else head.calls
-        self.body = body
-        """None before a run's first turn."""
-        self.args: list[bytes] = [] if body is None else bodies.turn_args(body)
-        """The final arguments of the calls, by index."""
-        self.gated: dict[int, GatedBody] = {}
-        """What the gates made of the calls."""
-        self.answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
-        """What people decided about the calls."""
-        self.asked_back: dict[int, AskBody] = {}
-        """What tools asked people in place of giving a result."""
-        self.children: dict[int, tuple[ChildEnded, EndedBody]] = {}
-        """How the child runs of the calls ended."""
-        self.results: dict[int, ToolResult] = {}
-        """Those of the calls that the model asked for."""
-        self.hints: dict[int, Hint] = {}
-        """What would help after those that failed."""
-        self.bounds: dict[int, Bounds] = {}
-        """Of those that are truncated."""
-        self.finals: dict[str, ClosedBody] = {}
-        """The results that may end the run, by the id of the call."""
-        self.nested: dict[int, list[Nested]] = {}
-        """The calls that a call asked for and their results, in the order of the log, by the index of that call.
-        No model reads them."""
-        self.after_results: tuple[str, ...] = ()
-        """What the model reads once every call has its result."""
-        self._asked: dict[int, Asked] = {}
-        self._asked_by_model = len(calls)
-        self._may_end_run = frozenset([call.id for call in calls if call.terminal])
+    @classmethod
+    def of(cls, head: TurnCompleted, body: TurnBody) -> Self:
+        may_end_run = frozenset([call.id for call in head.calls if call.terminal])
+        return cls(body, bodies.turn_args(body), _asked_by_model=len(head.calls), _may_end_run=may_end_run)
 
     def written(self, index: int) -> str:
         """The arguments of a call as whoever asked for it wrote them."""
@@ -135,8 +120,8 @@ class LatestTurn:
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
 
-    def close(self, head: CallClosed, closed: ClosedBody, shown: tuple[UserPart, ...]) -> None:
-        """`shown` is what the model reads of the result."""
+    def close(self, head: CallClosed, closed: ClosedBody, visible: tuple[UserPart, ...]) -> None:
+        """`visible` is what the model reads of the result."""
         if head.id in self._may_end_run:
             self.finals[head.id] = closed
         if head.parent:
@@ -144,7 +129,7 @@ class LatestTurn:
             refused = head.is_error or head.how not in _WITH_ANSWER
             self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
             return
-        self.results[head.index] = ToolResult(head.id, head.name, shown, head.is_error)
+        self.results[head.index] = ToolResult(head.id, head.name, visible, head.is_error)
         if closed.bounds is not None and closed.bounds.truncated:
             self.bounds[head.index] = closed.bounds
         if head.is_error:

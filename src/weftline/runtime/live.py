@@ -11,7 +11,7 @@ import asyncio
 from enum import Enum
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from weftline.kernel.bodies import TurnBody
 from weftline.kernel.entries import Fact
@@ -83,66 +83,40 @@ class Waiter(Struct):
     """An outside caller is waiting, and gets an error if the store refuses."""
 
 
-class RunLog:
+class RunLog(Struct, eq=False):
     """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be undone by a crash."""
 
-    __slots__ = (
-        "drafts",
-        "due_at",
-        "durable",
-        "ended_at",
-        "epoch",
-        "flight",
-        "flight_seq",
-        "flight_size",
-        "latest",
-        "next_seq",
-        "outcome_seq",
-        "pending",
-        "row_due",
-        "row_version",
-        "size",
-        "started_at",
-        "state",
-        "state_size",
-        "stored_doubts",
-        "taken_over",
-        "unstored",
-        "waiters",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.state = State()
-        self.next_seq = 1
-        self.durable = 0
-        self.outcome_seq = 0
-        """The seq of the latest outcome of a model call."""
-        self.row_version = 0
-        self.row_due: int | None = LEAVE_DUE
-        self.due_at: int | None = 0
-        """For the row: 0 for now, a time, or None if only someone outside can move the run."""
-        self.started_at: int | None = None
-        self.ended_at: int | None = None
-        self.latest = 0
-        """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
-        self.pending: Write | None = None
-        self.flight: Write | None = None
-        self.drafts: list[Draft] | None = None
-        """The facts of `pending`, decoded, for those notified after the commit."""
-        self.size = 0
-        """Bytes waiting for the next flush."""
-        self.flight_size = 0
-        self.flight_seq = 0
-        """The last seq of `flight`."""
-        self.unstored = 0
-        """Bytes of facts since the state was last stored."""
-        self.state_size = 0
-        self.stored_doubts: tuple[Doubt, ...] = ()
-        """Those of the stored state, as far as this process has stored it."""
-        self.waiters: list[Waiter] | None = None
-        self.taken_over = False
-        """Whether its latest entry is another process's: the time since then is nobody's."""
+    epoch: int
+    state: State = State()
+    next_seq: int = 1
+    durable: int = 0
+    outcome_seq: int = 0
+    """The seq of the latest outcome of a model call."""
+    row_version: int = 0
+    row_due: int | None = LEAVE_DUE
+    due_at: int | None = 0
+    """For the row: 0 for now, a time, or None if only someone outside can move the run."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    latest: int = 0
+    """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
+    pending: Write | None = None
+    flight: Write | None = None
+    drafts: list[Draft] | None = None
+    """The facts of `pending`, decoded, for those notified after the commit."""
+    size: int = 0
+    """Bytes waiting for the next flush."""
+    flight_size: int = 0
+    flight_seq: int = 0
+    """The last seq of `flight`."""
+    unstored: int = 0
+    """Bytes of facts since the state was last stored."""
+    state_size: int = 0
+    stored_doubts: tuple[Doubt, ...] = ()
+    """Those of the stored state, as far as this process has stored it."""
+    waiters: list[Waiter] | None = None
+    taken_over: bool = False
+    """Whether its latest entry is another process's: the time since then is nobody's."""
 
     def taken_drafts(self) -> list[Draft]:
         drafts, self.drafts = self.drafts, None
@@ -180,47 +154,30 @@ class Host(Protocol):
         ...
 
 
-class WorkingSet:
+class WorkingSet(Struct, eq=False):
     """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
 
-    __slots__ = (
-        "account",
-        "answering",
-        "blobs",
-        "catalog",
-        "conversation",
-        "hosts",
-        "plan",
-        "run_id",
-        "secrets",
-        "session_id",
-        "store_id",
-        "toolbox",
-        "workspace_slug",
-    )
-
-    def __init__(self, run_id: str, plan: RunPlan, conversation: Conversation, *, secrets: bytes | None = None) -> None:
-        self.run_id = run_id
-        self.plan = plan
-        self.conversation = conversation
-        self.secrets = secrets
-        """Sealed header values of the tools that the server dials."""
-        self.blobs: dict[str, bytes] = {}
-        """What the run brought along, until it is opened."""
-        self.hosts: dict[int, Host] = {}
-        """The calls under way that ask for others, by index."""
-        self.toolbox: Toolbox | None = None
-        self.catalog: Catalog | None = None
-        self.workspace_slug = ""
-        self.store_id = ""
-        """Of the store that the run is in, once it is opened."""
-        self.session_id: str | None = None
-        """Of the thread that it belongs to; that of a child run is the topmost run's."""
-        self.account: Account | None = None
-        """Where what it spends is booked; None where nothing is, as in a replay."""
-        self.answering: Assembler | None = None
-        """What the current attempt has brought so far, or one that an earlier process began; None before its first
-        byte."""
+    run_id: str
+    plan: RunPlan
+    conversation: Conversation
+    secrets: bytes | None = None
+    """Sealed header values of the tools that the server dials."""
+    blobs: dict[str, bytes] = {}
+    """What the run brought along, until it is opened."""
+    hosts: dict[int, Host] = {}
+    """The calls under way that ask for others, by index."""
+    toolbox: Toolbox | None = None
+    catalog: Catalog | None = None
+    workspace_slug: str = ""
+    store_id: str = ""
+    """Of the store that the run is in, once it is opened."""
+    session_id: str | None = None
+    """Of the thread that it belongs to; that of a child run is the topmost run's."""
+    account: Account | None = None
+    """Where what it spends is booked; None where nothing is, as in a replay."""
+    answering: Assembler | None = None
+    """What the current attempt has brought so far, or one that an earlier process began; None before its first
+    byte."""
 
     def drop_blobs(self, durable: asyncio.Future[None]) -> None:
         """Once they are durable they can be read, and a run may queue for long. A caller that left proves nothing."""
@@ -237,73 +194,45 @@ class Cut(Enum):
     DONE = "done"
 
 
-class Driving:
+class Driving(Struct, eq=False):
     """What only the driver of a run needs."""
 
-    __slots__ = ("commands", "cut", "dropped", "due_at", "facts", "opened", "rested_at", "tasks", "wake")
-
-    def __init__(self) -> None:
-        self.cut = Cut.NO
-        self.opened = False
-        """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
-        self.due_at: int | None = None
-        """When the run wants to be asked again while commands are under way."""
-        self.tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
-        """Commands under way by (turn, index, attempt), if there may be several."""
-        self.commands: dict[tuple[int, int, int], Command] = {}
-        """What these are, and some of those before them."""
-        self.dropped: set[asyncio.Task[None]] = set()
-        """What the run has gone on without, until it has ended."""
-        self.wake: asyncio.Future[None] | None = None
-        self.facts: tuple[Fact, ...] = ()
-        """What was appended and the code of the run's agent has not seen yet."""
-        self.rested_at = -1
-        """The version at which the latest step saw nothing to do; -1 if it did see something."""
+    cut: Cut = Cut.NO
+    opened: bool = False
+    """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
+    due_at: int | None = None
+    """When the run wants to be asked again while commands are under way."""
+    tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
+    """Commands under way by (turn, index, attempt), if there may be several."""
+    commands: dict[tuple[int, int, int], Command] = {}
+    """What these are, and some of those before them."""
+    dropped: set[asyncio.Task[None]] = set()
+    """What the run has gone on without, until it has ended."""
+    wake: asyncio.Future[None] | None = None
+    facts: tuple[Fact, ...] = ()
+    """What was appended and the code of the run's agent has not seen yet."""
+    rested_at: int = -1
+    """The version at which the latest step saw nothing to do; -1 if it did see something."""
 
     def taken_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
         return facts
 
 
-class LiveRun:
-    __slots__ = (
-        "driving",
-        "family",
-        "key",
-        "log",
-        "new",
-        "residency",
-        "task",
-        "thread",
-        "touched_s",
-        "work",
-        "workspace",
-    )
-
-    def __init__(
-        self,
-        key: int,
-        *,
-        workspace: int,
-        thread: int | None,
-        log: RunLog,
-        work: WorkingSet,
-        family: int | None = None,
-        behind: bool = False,
-    ) -> None:
-        self.key = key
-        self.workspace = workspace
-        self.thread = thread
-        self.family = family
-        """Of a child run: the thread that the topmost run above it is on."""
-        self.log = log
-        self.work = work
-        self.driving = Driving()
-        self.residency = BEHIND if behind else PARKED
-        self.task: asyncio.Task[None] | None = None
-        self.new: NewRun | None = None
-        """The row to be created with the first write."""
-        self.touched_s = 0.0
+class LiveRun(Struct, eq=False):
+    key: int
+    workspace: int
+    thread: int | None
+    log: RunLog
+    work: WorkingSet
+    family: int | None = None
+    """Of a child run: the thread that the topmost run above it is on."""
+    residency: Residency = PARKED
+    driving: Driving = field(default_factory=Driving)
+    task: asyncio.Task[None] | None = None
+    new: NewRun | None = None
+    """The row to be created with the first write."""
+    touched_s: float = 0.0
 
     @property
     def id(self) -> str:

@@ -17,8 +17,9 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, decode_state
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
-from weftline.runtime.conversation import KINDS, Conversation, input_bytes
-from weftline.runtime.live import LiveRun, RunLog, WorkingSet
+from weftline.runtime.conversation import KINDS, Conversation
+from weftline.runtime.cutting import input_bytes
+from weftline.runtime.live import BEHIND, PARKED, LiveRun, RunLog, WorkingSet
 from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Loaded, LogReader, LogStore, RunRow
@@ -71,13 +72,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
     log.started_at, log.ended_at, log.latest = row.started_at, row.ended_at, row.started_at or row.created_at
     run = LiveRun(
-        row.key,
-        workspace=row.workspace,
-        thread=row.thread,
-        family=row.family,
-        log=log,
-        work=work,
-        behind=row.queued,
+        row.key, row.workspace, row.thread, log, work, family=row.family, residency=BEHIND if row.queued else PARKED
     )
     return run, row
 

@@ -174,8 +174,13 @@ class Log:
             write.closes = None if account is None else account.own
 
     def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Queues observations of one kind, one seq each. They change neither state nor version."""
+        """Queues observations of one kind, one seq each. They change neither state nor version.
+
+        Nothing is added to a run that has ended: work that refuses to stop may go on for longer than its run.
+        """
         log = run.log
+        if log.state.ended:
+            return
         write = log.pending or self._touch(run)
         for some in _rows(encoded):
             joined = b"\n".join(some)
@@ -204,6 +209,9 @@ class Log:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
+        if run.residency is GONE and run.log.idle and run.log.durable < seq:
+            future.set_exception(_not_accepting())  # it was dropped: nobody is going to write that
+            return future
         waiter = Waiter(seq, future, outside)
         if run.log.waiters is None:
             run.log.waiters = [waiter]
@@ -392,7 +400,10 @@ class Log:
             self._is_well()
         for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
             if result.outcome == "ok":
-                self._observer.committed(run, write, heads, result, size=size)
+                try:
+                    self._observer.committed(run, write, heads, result, size=size)
+                except Exception:  # nothing is wrong with the other runs of this commit
+                    logger.exception("run %s: what follows from a commit failed", run.id)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
@@ -402,8 +413,7 @@ class Log:
         for run, write, heads in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
-                error = Unavailable("The store is not accepting writes at the moment.", retry_after_s=2)
-                self._drop(run, write, error)
+                self._drop(run, write, _not_accepting())
                 continue
             later = log.pending
             log.pending = write
@@ -480,6 +490,10 @@ class Log:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for any more needs no warning
+
+
+def _not_accepting() -> Unavailable:
+    return Unavailable("The store is not accepting writes at the moment.", retry_after_s=2)
 
 
 def _unbook(run: LiveRun, *writes: Write | None) -> None:

@@ -41,6 +41,7 @@ from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
 from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
+from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.reminding import with_reminders
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.spending import NOTHING, spent
@@ -59,7 +60,8 @@ MAX_RETRY_AFTER_S = 3600.0
 """Beyond this the call fails for good: it may not be tried earlier than the provider says."""
 AGENT_ERROR = "agent_error"
 """The class of a failure that is the agent's own code's, not the provider's."""
-_PROVIDER_ID_BYTES = 128
+_MAX_ID_BYTES = 256
+"""What answers may name a call by."""
 
 
 async def call_model(
@@ -90,10 +92,7 @@ async def call_model(
     request.note = ProviderNotes(sink, turn=command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
-    await sink.permit()
-    if work.account is not None and work.account.active:
-        # What it may cost is reserved for good, and so is given back what others had reserved: a crash changes neither.
-        await sink.durable()
+    await permitted(work, sink)
     call.begin()
     renewals = watch_renewals()
     stream = open_stream(model.provider, request)
@@ -148,6 +147,14 @@ async def call_model(
         await close_stream(stream)
 
 
+async def permitted(work: WorkingSet, sink: Sink) -> None:
+    """Returns when a model may be asked. Under a budget, what that may cost is reserved for good by then, and what
+    others had reserved is given back: a crash changes neither."""
+    await sink.permit()
+    if work.account is not None and work.account.active:
+        await sink.durable()
+
+
 class _ModelCall:
     """One attempt, and what to report about it."""
 
@@ -197,7 +204,8 @@ class _ModelCall:
             active_us=self._active_us(),
         )
         message = error.message or "The model call failed."
-        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s)
+        causes = kept_causes(error)
+        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s, causes)
         return Outcome(Draft(head, bodies.encode(body)))
 
     def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:
@@ -426,7 +434,10 @@ def _unfenced(message: Assistant) -> Assistant:
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
-    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing."""
+    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing.
+
+    Such a call is named by its place, which no other call of the run has.
+    """
     if not message.calls:
         return message
     taken = set(conversation.call_ids)
@@ -435,7 +446,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     for part in message.parts:
         if isinstance(part, ToolCall):
             identity = part.id
-            if not identity or identity in taken or len(identity) > _PROVIDER_ID_BYTES:
+            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
                 identity = f"call_{turn}_{index}"
                 while identity in taken:
                     identity += "_"

@@ -14,6 +14,9 @@ from weftline.providers.catalog import Catalog, ResolvedModel
 from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
 
+PLAN_TIMEOUT_S = 120.0
+"""For one model call of a run with a policy that does not say."""
+
 
 def model_id(work: WorkingSet, choice: int) -> str | None:
     return work.plan.fallbacks[choice - 1] if choice else work.plan.model
@@ -77,6 +80,7 @@ def _takes_reasoning(model: ResolvedModel) -> bool:
 
 def attempt_limit(rule: PolicyRule | None, most_s: float) -> tuple[float, bool]:
     """How many seconds one model call may take, and whether a policy says so: then it may be tried again."""
-    if rule is None or rule.plan_timeout_us is None or rule.plan_timeout_us / 1_000_000 > most_s:
+    if rule is None:
         return most_s, False
-    return rule.plan_timeout_us / 1_000_000, True
+    planned_s = PLAN_TIMEOUT_S if rule.plan_timeout_us is None else rule.plan_timeout_us / 1_000_000
+    return (most_s, False) if planned_s > most_s else (planned_s, True)

@@ -6,6 +6,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -13,12 +14,12 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.conversation import blobs_of
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.inheriting import Inherited, as_fact, left_to
 from weftline.runtime.inside import RunInside
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
+from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
@@ -50,7 +51,8 @@ class RunOpener:
         self._models = models
         self._tools = tools
         self._names = names
-        self._making: dict[int, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By run, for as long as somebody holds it or waits for it."""
         self.family: Family | None = None
 
     async def open_tools(self, run: LiveRun) -> None:
@@ -117,7 +119,8 @@ class RunOpener:
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may want it at the same time.
-        async with self._making.setdefault(run.key, asyncio.Lock()):
+        making = self._making.setdefault(run.key, asyncio.Lock())
+        async with making:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.listed_under is not None:
                 work.session_id = await self._names.session(run.listed_under)
@@ -129,7 +132,8 @@ class RunOpener:
                 work.toolbox = toolbox.under(work.plan.limits.policy)
                 if toolbox.code is not None:
                     toolbox.code.enter(RunInside(run))
-        self._making.pop(run.key, None)
+                    if run.gone:
+                        toolbox.code.leave()  # it has left memory meanwhile, and nobody will say so again
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
         """The contents that the conversation names. Those that the run itself brought may not be stored yet."""

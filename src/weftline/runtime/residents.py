@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
@@ -20,6 +21,7 @@ from weftline.kernel.notes import CHILD_NOTE
 from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
 from weftline.runtime import ids, lineage
+from weftline.runtime.behind import BehindRuns
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
@@ -78,8 +80,7 @@ class Residents:
         self._kept = KeptRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
-        self._behind: dict[int, set[int]] = {}
-        """By workspace: new runs waiting for earlier runs of their threads."""
+        self._behind = BehindRuns()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run, or asked people something."""
@@ -108,12 +109,12 @@ class Residents:
         self._runs[run.key] = run
         self._open_account(run)
         if run.residency is BEHIND:
-            self._behind.setdefault(run.workspace, set()).add(run.key)
+            self._behind.add(run)
 
     def require_room(self, workspace: int) -> None:
         """Raises `RateLimited` (`too_many_runs`) if the workspace has its maximum number of runs queued."""
         max_queued = self._limits.max_queued_runs_per_workspace
-        if self._scheduler.queued(workspace) + len(self._behind.get(workspace, ())) >= max_queued:
+        if self._scheduler.queued(workspace) + self._behind.count(workspace) >= max_queued:
             raise RateLimited(
                 f"{max_queued} runs of this workspace are already queued.",
                 code="too_many_runs",
@@ -213,7 +214,7 @@ class Residents:
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
     def _forget(self, run: LiveRun) -> None:
-        self._not_behind(run)
+        self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
         self._leave(run)
@@ -232,13 +233,6 @@ class Residents:
         if toolbox is not None and toolbox.code is not None:
             toolbox.code.leave()
 
-    def _not_behind(self, run: LiveRun) -> None:
-        behind = self._behind.get(run.workspace)
-        if behind is not None and run.key in behind:
-            behind.remove(run.key)
-            if not behind:
-                del self._behind[run.workspace]
-
     # Moving
 
     def begin(self, run: LiveRun) -> None:
@@ -246,8 +240,31 @@ class Residents:
         if run.residency is not BEHIND:
             self._submit(run)
 
+    def append(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        """Appends facts from outside and carries the run on."""
+        try:
+            self.driver.record(run, facts)
+        except Exception as error:
+            self._failed(run, error)
+            raise
+        self.consider(run)
+
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
+        """After an append to a run: ends it right here, wakes its driver, or schedules it.
+
+        Whatever is wrong with the run does not concern whoever calls this, who has others to see to.
+        """
+        try:
+            self._move_on(run)
+        except Exception as error:
+            self._failed(run, error)
+
+    def _failed(self, run: LiveRun, error: Exception) -> None:
+        logger.error("run %s: it cannot be carried on", run.id, exc_info=error)
+        if not run.gone:
+            self._start_over(run, error)
+
+    def _move_on(self, run: LiveRun) -> None:
         if run.gone or run.state.ended:
             return
         if run.state.control.cancel:
@@ -317,7 +334,7 @@ class Residents:
         """
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
-        self._not_behind(run)
+        self._behind.drop(run)
         self._kept.drop(run)
         run.move(GONE)
         self._leave(run)
@@ -494,7 +511,7 @@ class Residents:
 
     def _move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
-        self._not_behind(run)
+        self._behind.drop(run)
         run.move(PARKED)
         run.log.row_due = 0
         self.consider(run)
@@ -558,8 +575,8 @@ class Residents:
     def take(self, run: LiveRun, fact: Draft) -> None:
         """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
         if accepts(run.state, fact.head):
-            self.driver.record(run, (fact,))
-            self.consider(run)
+            with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
+                self.append(run, (fact,))
 
     def _count_calls(self, run: LiveRun) -> None:
         """Has the log of a child's parent say how many calls the child has asked for. They are in one transaction, as a

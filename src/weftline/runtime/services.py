@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -24,6 +25,8 @@ class Services(Struct, frozen=True):
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 to log none."""
     large: LargeSteps = field(default_factory=LargeSteps)
+    public_errors: Mapping[str, str] = {}
+    """What clients read about runs that failed, by error code, in place of what there is to say."""
 
 
 def is_slow(active_us: int, services: Services) -> bool:

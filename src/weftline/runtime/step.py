@@ -328,7 +328,9 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         return bodies.EndedBody(error=text)
     error = conversation.failure or "The model could not be reached or gave no usable answer."
     provider = _provider_failure(work, head)
-    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider)
+    failed = conversation.failed
+    causes = failed[1].causes if failed is not None and failed[0].cls == head.code else ()
+    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider, causes=causes)
 
 
 def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:

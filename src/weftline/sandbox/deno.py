@@ -67,7 +67,7 @@ class DenoEngine:
         v8 = f"--max-old-space-size={-(-room >> 20)},--max-semi-space-size=4,--disallow-code-generation-from-strings"
         return Program(
             args=(binary, "run", *_FLAGS, f"--v8-flags={v8}", str(_BOOT)),
-            shown=(binary, str(_BOOT)),
+            readable=(binary, str(_BOOT)),
             env={"DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"},
             may_grow_bytes=room,
             holds_the_code=True,

@@ -95,7 +95,7 @@ class MontyEngine:
         homes = sorted({str(Path(spec.origin).parents[1]) for spec in map(find_spec, _NEEDED) if spec and spec.origin})
         return Program(
             args=(sys.executable, "-I", str(_WORKER), json.dumps(homes)),
-            shown=(sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *homes),
+            readable=(sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable)), *homes),
             has_children=True,
             may_grow_bytes=memory_limit_bytes + _OWN_BYTES,
         )

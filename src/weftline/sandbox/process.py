@@ -44,10 +44,10 @@ _log = logging.getLogger("weftline.sandbox")
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What to start. `shown` are the files that it needs and sees inside bubblewrap."""
+    """What to start. `readable` are the files that it needs and sees inside bubblewrap."""
 
     args: Sequence[str]
-    shown: Sequence[str]
+    readable: Sequence[str]
     env: Mapping[str, str] = {}
     has_children: bool = False
     """Whether it starts processes, which it puts away itself when it is told to stop."""
@@ -352,13 +352,13 @@ def bubblewrap() -> str | None:
 def _inside(wrapper: str, program: Program, directory: str) -> list[str]:
     """Namespaces of its own: no network, no other process to see, and the few files that the engine needs."""
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-    shown: list[str] = []
-    for path in sorted({*system, *program.shown}):  # what is above comes first, and shows what is below
-        if os.path.exists(path) and not any(Path(path).is_relative_to(above) for above in shown):
-            shown.append(path)
+    bound: list[str] = []
+    for path in sorted({*system, *program.readable}):  # what is above comes first, and shows what is below
+        if os.path.exists(path) and not any(Path(path).is_relative_to(above) for above in bound):
+            bound.append(path)
     return [
         *(wrapper, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"),
-        *(part for path in shown for part in ("--ro-bind", path, path)),
+        *(part for path in bound for part in ("--ro-bind", path, path)),
         *("--proc", "/proc", "--dev", "/dev", "--dir", directory, "--chdir", directory, "--"),
     ]
 

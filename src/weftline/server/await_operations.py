@@ -71,8 +71,8 @@ async def list_awaits(
     async def session_id(thread: int | None) -> str | None:
         return None if thread is None else await names.session(thread)
 
-    shown = decode(encode(await await_views(found, session_id)))
-    return AwaitList(shown, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
+    views = decode(encode(await await_views(found, session_id)))
+    return AwaitList(views, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
 
 
 async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any]) -> AnsweredAwait:

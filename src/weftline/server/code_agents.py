@@ -65,14 +65,14 @@ class AgentModels:
 
 def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> CodeAgent:
     output = agent.output_type
-    shown: dict[str, object] = {} if model is None else {"modelId": model}
+    spec: dict[str, object] = {} if model is None else {"modelId": model}
     if isinstance(agent.instructions, str):
-        shown["systemPrompt"] = agent.instructions
+        spec["systemPrompt"] = agent.instructions
     if output is not None:
-        shown["outputSchema"] = {"name": output.schema.name, "schema": output.schema.schema}
+        spec["outputSchema"] = {"name": output.schema.name, "schema": output.schema.schema}
     return CodeAgent(
         name=name,
         description=agent.description,
-        spec=encode(shown),
+        spec=encode(spec),
         plan=partial(asked_by_client, agent, code=name, model=model),
     )

@@ -41,7 +41,7 @@ _PRINCIPAL = "weftline.principal"
 _ROOM = "weftline.room"
 _ABOUT = "weftline.about"
 _STREAM = "weftline.stream"
-_SHOWN_TOOLS = 5
+_MAX_LISTED_TOOLS = 5
 _ARGUMENT_ERRORS_IN_RESULTS = "2025-11-25"
 """The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
 _MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -320,8 +320,8 @@ class _Sending:
 
 
 def _listed(names: Sequence[str]) -> str:
-    text = ", ".join(names[:_SHOWN_TOOLS])
-    return f"{text} and {len(names) - _SHOWN_TOOLS} more" if len(names) > _SHOWN_TOOLS else text
+    text = ", ".join(names[:_MAX_LISTED_TOOLS])
+    return f"{text} and {len(names) - _MAX_LISTED_TOOLS} more" if len(names) > _MAX_LISTED_TOOLS else text
 
 
 async def _checked(request: Request) -> Receive:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
@@ -63,17 +65,14 @@ class Credentials(Protocol):
         ...
 
 
-class Departure:
+class Departure(Struct, eq=False):
     """Notifies listeners when the client goes away before its response has ended.
 
     ASGI's own way is a task that waits on `receive`, one for each stream that is open.
     """
 
-    __slots__ = ("_calls", "gone")
-
-    def __init__(self) -> None:
-        self.gone = False
-        self._calls: list[Callable[[], object]] = []
+    gone: bool = False
+    _calls: list[Callable[[], object]] = []
 
     def then(self, call: Callable[[], object]) -> None:
         """Calls it when the client goes away, at once if it has."""
@@ -251,17 +250,14 @@ class Request:
             pass
 
 
-class Response:
+class Response(Struct, eq=False):
     """A complete answer: JSON unless the headers say otherwise."""
 
-    __slots__ = ("body", "code", "headers", "status")
-
-    def __init__(self, body: bytes, *, status: int = 200, headers: Headers = (), code: str = "") -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-        self.code = code
-        """Of a refusal, for the log."""
+    body: bytes
+    status: int = 200
+    headers: Headers = ()
+    code: str = ""
+    """Of a refusal, for the log."""
 
 
 async def send_response(request: Request, answer: Response) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from weftline.log_context import current_request, current_run
-from weftline.redaction import REDACTED, shown_url
+from weftline.redaction import REDACTED, redact_url
 
 LogStyle: TypeAlias = Literal["text", "json"]
 
@@ -136,5 +136,5 @@ def redacted(text: str) -> str:
     """The text without our credentials, and with the secrets in its URLs redacted."""
     # A lone surrogate cannot be encoded: an escaped one is better than no line.
     text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
-    text = _URL.sub(lambda match: shown_url(match[0]), text)
+    text = _URL.sub(lambda match: redact_url(match[0]), text)
     return _CREDENTIAL.sub(rf"\1{REDACTED}", text)

@@ -14,8 +14,8 @@ from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_c
 from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 
-_SHOWN_PROBLEMS = 5
-_SHOWN_CHARS = 100
+_MAX_PROBLEMS = 5
+_EXCERPT_CHARS = 100
 INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -72,12 +72,12 @@ class McpInput(NamedTuple):
 
 async def read_input(given: Mapping[str, Any]) -> McpInput:
     """Raises `InvalidRequest` with everything that the caller should correct."""
-    problems = [f"{name[:_SHOWN_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
+    problems = [f"{name[:_EXCERPT_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
     message = given.get("message")
     if not isinstance(message, str) or not message.strip():
         problems.insert(0, "message: must be a non-empty string.")
     if problems:
-        raise InvalidRequest(" ".join(problems[:_SHOWN_PROBLEMS]))
+        raise InvalidRequest(" ".join(problems[:_MAX_PROBLEMS]))
     assert isinstance(message, str)
     return McpInput(message, await _read_attachments(given.get("attachments")))
 

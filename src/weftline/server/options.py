@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_network
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.public_errors import CODES
 from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.services import SLOW_TURN_S
 from weftline.server import cors
@@ -58,6 +59,7 @@ _WORKSPACES: Mapping[str, _Range] = {
     "max_streams_per_workspace": _Range(1, _MANY),
 }
 _RECOVERIES = _Range(1, 100)
+_MAX_PUBLIC_ERROR_CHARS = 1_000
 SETTINGS = (
     "public_url",
     "rate_limit_per_minute",
@@ -65,6 +67,7 @@ SETTINGS = (
     "model_timeout_s",
     "slow_turn_s",
     "max_recoveries",
+    "public_errors",
     "stall_s",
     "oauth_redirect_schemes",
     "oauth_registration",
@@ -103,6 +106,8 @@ class ServerOptions(Struct, frozen=True):
     """Model and tool calls that take longer are logged; 0 for none."""
     max_recoveries: int = MAX_RECOVERIES
     """How often a run that fails or kills the process is tried again without progress before it is given up."""
+    public_errors: dict[str, str] = {}
+    """What clients read about runs that failed, by error code, in place of what there is to say."""
     stall_s: float = default_stall_s()
     """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -144,6 +149,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, slow_turn_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "max_recoveries":
             options = replace(options, max_recoveries=int(_number(config, name, value, _RECOVERIES)))
+        elif name == "public_errors":
+            options = replace(options, public_errors=_public_errors(config, value))
         elif name == "webhook_retry_s":
             options = replace(options, webhook_retry_s=_waits(config, value))
         elif name == "trusted_proxies":
@@ -197,6 +204,21 @@ def _version(config: Config, value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise _bad(config, "code_version", "must be a text, such as a commit")
+
+
+def _public_errors(config: Config, value: object) -> dict[str, str]:
+    texts = cast("dict[str, object]", value) if isinstance(value, dict) else None
+    if texts is None:
+        raise _bad(config, "public_errors", 'must be a table of texts by error code, such as {auth = "Call us."}')
+    for code, text in texts.items():
+        if code not in CODES:
+            near = did_you_mean(code, CODES)
+            raise _bad(
+                config, f"public_errors.{code}", f"is not an error code; there are {', '.join(sorted(CODES))}.{near}"
+            )
+        if not isinstance(text, str) or not 0 < len(text.strip()) <= _MAX_PUBLIC_ERROR_CHARS:
+            raise _bad(config, f"public_errors.{code}", f"must be a text of 1 to {_MAX_PUBLIC_ERROR_CHARS} characters")
+    return cast("dict[str, str]", texts)
 
 
 def _switch(config: Config, name: str, value: object) -> bool:

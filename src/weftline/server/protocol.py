@@ -260,18 +260,19 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         scope["path"] = _readable(path) if b"%" in path else path.decode("ascii")
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
+        # By position: names would be put into a dictionary and taken out again.
         return Exchange(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            False,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and parser.should_keep_alive(),
+            self.on_response_complete,
         )
 
     def _judge(self, version: str, method: bytes) -> None:

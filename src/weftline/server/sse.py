@@ -236,8 +236,8 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None) -> bytes:
                 continue
             after, upto = batch.after, batch.last_seq
             if profile is not None:
-                shown = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
-                frames.append(shown)
+                framed = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
+                frames.append(framed)
             elif item.kind in OBSERVED:
                 frames.append("".join(delta_frames(item.seq, item.kind, item.body, after=after, upto=upto)).encode())
             continue

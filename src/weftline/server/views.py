@@ -20,7 +20,7 @@ from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, store
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire import awaits, calls, damage, grants, responses, snapshots
-from weftline.wire.hints import shown_clarification
+from weftline.wire.hints import to_wire_clarification
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
@@ -144,7 +144,7 @@ def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
         body.call,
         body.options,
         body.multiple,
-        None if body.clarification is None else shown_clarification(body.clarification),
+        None if body.clarification is None else to_wire_clarification(body.clarification),
         responses.iso(one.opened_at),
         None if one.deadline_at is None else responses.iso(one.deadline_at),
         body.key or UNSET,

@@ -25,7 +25,7 @@ from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor, shown_url
+from weftline.redaction import Redactor, redact_url
 from weftline.surrogates import whole_json
 from weftline.tools.a2a_tasks import Cancellations, OpenTask, OpenTasks
 from weftline.tools.base import ToolContext, ToolOutput
@@ -314,19 +314,19 @@ class A2ATool(RemoteTool):
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{reason} ({shown_url(form.url)})", newer=newer)
+                raise _Rejected(f"{reason} ({redact_url(form.url)})", newer=newer)
             raise _Refused(reason)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
             without = " without the tool's headers, which are for another origin" if own != self._headers else ""
-            raise _Rejected(f"HTTP {status} ({shown_url(form.url)}{without})", newer=newer, answered=status < 500)
+            raise _Rejected(f"HTTP {status} ({redact_url(form.url)}{without})", newer=newer, answered=status < 500)
         if answer is None:
-            raise _Rejected(f"no JSON object in the answer ({shown_url(form.url)})")
+            raise _Rejected(f"no JSON object in the answer ({redact_url(form.url)})")
         if isinstance(error, dict) and answer.keys().isdisjoint(("result", "task", "message", "parts", "status")):
-            raise _Rejected(f"an error in place of an answer ({shown_url(form.url)})")
+            raise _Rejected(f"an error in place of an answer ({redact_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
-            raise _Rejected(f"no result in the answer ({shown_url(form.url)})")
+            raise _Rejected(f"no result in the answer ({redact_url(form.url)})")
         return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:

@@ -59,15 +59,15 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     assert bounds is not None
     cursor = declared.next_cursor if isinstance(declared, Paging) else "next_cursor"
     fields: dict[str, Any] = msgspec.json.decode(joined_text(output.parts))
-    shown = {key: value for key, value in fields.items() if key not in (*_OWN, cursor)}
-    shown |= {"returned": bounds.returned, "truncated": bounds.truncated}
+    kept = {key: value for key, value in fields.items() if key not in (*_OWN, cursor)}
+    kept |= {"returned": bounds.returned, "truncated": bounds.truncated}
     if bounds.total is not None:
-        shown["total"] = bounds.total
+        kept["total"] = bounds.total
     if bounds.refinement_hint:
-        shown["refinement_hint"] = bounds.refinement_hint
+        kept["refinement_hint"] = bounds.refinement_hint
     if bounds.next_cursor:
-        shown[cursor] = bounds.next_cursor
-    return replace(output, parts=(Text(canonical_value(shown).decode()),))
+        kept[cursor] = bounds.next_cursor
+    return replace(output, parts=(Text(canonical_value(kept).decode()),))
 
 
 def bounds_fault(tool: Tool, output: ToolOutput) -> str:

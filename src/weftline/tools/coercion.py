@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw
 
+from weftline.json_size import is_modest
+
 _TRUE = frozenset({"true", "yes", "1"})
 _FALSE = frozenset({"false", "no", "0"})
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -134,6 +136,8 @@ def _number(text: str, *, whole: bool) -> object:
 
 
 def _parsed(text: str, kind: type) -> object:
+    if not is_modest(text):
+        return _FAILED
     try:
         value: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):

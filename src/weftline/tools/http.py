@@ -24,7 +24,7 @@ from weftline.redaction import SEALED_URL, Redactor
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema
-from weftline.tools.templates import Values, placeholders
+from weftline.tools.templates import MAX_ADDRESS_CHARS, Values, placeholders
 
 Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -138,6 +138,8 @@ class HttpTool(RemoteTool):
 
 
 def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
+    if len(msgspec.json.encode(args)) > MAX_ADDRESS_CHARS:
+        raise ToolFailed(prompts.request_too_large("address", MAX_ADDRESS_CHARS))
     pairs: list[tuple[str, str]] = []
     for name, value in args.items():
         if value is None:

@@ -12,7 +12,7 @@ from weftline.kernel.entries import Effect
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.tools.a2a import CALL_S, A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
@@ -97,7 +97,7 @@ class A2APeer:
         self._dialled: WeakKeyDictionary[asyncio.AbstractEventLoop, _Dialled] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
-        return f"<a2a {self.name!r} {shown_url(self._url)}>"
+        return f"<a2a {self.name!r} {redact_url(self._url)}>"
 
     async def open(self) -> Sequence[Tool]:
         dialled = self._dialled.setdefault(asyncio.get_running_loop(), _Dialled())

@@ -104,8 +104,8 @@ def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
     # A text that is cut keeps as much of the rest as a secret can be long: one may begin before the cut.
     room = MAX_TEXT_CHARS + redactor.longest
     texts = [part.text for part in output.parts if isinstance(part, Text)]
-    shown = iter(redactor.texts([text[:room] for text in texts]))
-    return replace(output, parts=tuple([_part(part, shown, redactor) for part in output.parts]))
+    redacted_texts = iter(redactor.texts([text[:room] for text in texts]))
+    return replace(output, parts=tuple([_part(part, redacted_texts, redactor) for part in output.parts]))
 
 
 def _size(part: UserPart) -> int:
@@ -126,11 +126,11 @@ def _part(part: UserPart, texts: Iterator[str], redactor: Redactor) -> UserPart:
             )
 
 
-def _cut(text: str, shown: str, redactor: Redactor) -> str:
+def _cut(text: str, redacted_text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
-        return shown
-    end = min(MAX_TEXT_CHARS, len(shown) - redactor.longest)
-    return prompts.cut_after_chars(shown[:end], MAX_TEXT_CHARS, len(text))
+        return redacted_text
+    end = min(MAX_TEXT_CHARS, len(redacted_text) - redactor.longest)
+    return prompts.cut_after_chars(redacted_text[:end], MAX_TEXT_CHARS, len(text))
 
 
 def _file_data(data: str, redactor: Redactor) -> str:

@@ -87,7 +87,7 @@ def raised_by(tool: str, error: BaseException) -> ToolOutput:
 def failure_of(error: BaseException, text: str) -> Failure:
     """What is known about a failure besides its text. An exception of any type may carry a hint, as `hint`."""
     hint = _hint_of(error)
-    causes = _causes(error)
+    causes = causes_of(error)
     if isinstance(error, ToolFailed):
         implied = None if error.kind in CORRECTABLE else recovery_by(error.kind)
         return Failure(text, error.kind, error.recovery or implied, hint, causes)
@@ -104,7 +104,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 _MAX_CAUSES = 10
 
 
-def _causes(error: BaseException) -> tuple[Cause, ...]:
+def causes_of(error: BaseException) -> tuple[Cause, ...]:
     """The exceptions that led to this one, the nearest first, each once."""
     found: dict[Cause, None] = {}
     seen = {id(error)}

@@ -186,11 +186,11 @@ class Parameters:
         config = ConfigDict(extra="forbid", allow_inf_nan=False)
         try:
             model = create_model(name, __config__=config, **definitions)
-            shown = model
+            public = model
             if injected:
                 seen = {field: one for field, one in definitions.items() if fields[field] not in injected}
-                shown = create_model(name, __config__=config, **seen)
-            schema = shown.model_json_schema(schema_generator=UntitledSchema)
+                public = create_model(name, __config__=config, **seen)
+            schema = public.model_json_schema(schema_generator=UntitledSchema)
         except (PydanticUserError, PydanticSchemaGenerationError, NameError) as error:
             reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
             raise TypeError(f"tool {name!r}: a type hint has no JSON Schema: {reason}") from error

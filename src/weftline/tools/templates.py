@@ -18,8 +18,28 @@ from weftline.tools.base import ToolFailed
 
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*)\s*\}\}")
 _SECRET = "secrets."
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+MAX_ADDRESS_CHARS = 64 * 1024
+MAX_HEADER_CHARS = 32 * 1024
+MAX_BODY_CHARS = 16 * 1024 * 1024
+"""What the values in one address, header or body may have together: a template may name a long one a thousand times."""
 
 _MISSING = object()
+
+
+class _Room:
+    """How much more may be put into one part of a request. It is asked before a value is encoded."""
+
+    def __init__(self, part: str, limit: int) -> None:
+        self._part = part
+        self._limit = limit
+        self._left = limit
+
+    def take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ToolFailed(prompts.request_too_large(self._part, self._limit))
 
 
 class Values:
@@ -28,40 +48,56 @@ class Values:
     def __init__(self, args: Mapping[str, object], secrets: Mapping[str, str]) -> None:
         self._args = args
         self._secrets = secrets
+        self._texts: dict[str, str] = {}
 
     def url(self, template: str) -> str:
         """The URL with every value encoded, so that none can reach beyond its own place."""
+        room = _Room("address", MAX_ADDRESS_CHARS)
         head, mark, query = template.partition("?")
-        path = self._filled(head, lambda value: quote(value, safe=""))
+        path = self._filled(head, room, lambda value: quote(value, safe=""))
         for segment in path.split("/")[3:]:
             if segment in (".", ".."):
                 raise ToolFailed(prompts.PATH_NOT_ALLOWED)
-        return path + mark + self._filled(query, lambda value: quote(value, safe=""))
+        return path + mark + self._filled(query, room, lambda value: quote(value, safe=""))
 
     def header(self, template: str) -> str:
-        value = self._filled(template, lambda value: value)
-        if any((ord(char) < 0x20 and char != "\t") or ord(char) == 0x7F for char in value):
+        value = self._filled(template, _Room("header", MAX_HEADER_CHARS))
+        if _CONTROL.search(value):
             raise ToolFailed(prompts.HEADER_NOT_ALLOWED)
         return value
 
     def text(self, template: str) -> str:
-        return self._filled(template, lambda value: value)
+        return self._filled(template, _Room("body", MAX_BODY_CHARS))
 
     def json(self, template: object) -> object:
+        return self._shaped(template, _Room("body", MAX_BODY_CHARS))
+
+    def _shaped(self, template: object, room: _Room) -> object:
         if isinstance(template, str):
             whole = _PLACEHOLDER.fullmatch(template)
             if whole is None:
-                return self.text(template)
+                return self._filled(template, room)
             value = self._value(whole[1])
+            room.take(len(self._spelled(whole[1])))
             return None if value is _MISSING else value
         if isinstance(template, dict):
-            return {key: self.json(value) for key, value in cast("dict[str, object]", template).items()}
+            return {key: self._shaped(value, room) for key, value in cast("dict[str, object]", template).items()}
         if isinstance(template, list):
-            return [self.json(value) for value in cast("list[object]", template)]
+            return [self._shaped(value, room) for value in cast("list[object]", template)]
         return template
 
-    def _filled(self, template: str, encoded: Callable[[str], str]) -> str:
-        return _PLACEHOLDER.sub(lambda match: encoded(_text(self._value(match[1]))), template)
+    def _filled(self, template: str, room: _Room, encoded: Callable[[str], str] = str) -> str:
+        def value(match: re.Match[str]) -> str:
+            text = self._spelled(match[1])
+            room.take(len(text))
+            return encoded(text)
+
+        return _PLACEHOLDER.sub(value, template)
+
+    def _spelled(self, name: str) -> str:
+        if name not in self._texts:
+            self._texts[name] = _text(self._value(name))
+        return self._texts[name]
 
     def _value(self, name: str) -> object:
         if name.startswith(_SECRET):

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
 from weftline.percent import decoded_up_to
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     FILE_TYPES,
@@ -286,24 +286,24 @@ def _too_large(field: str) -> AttachmentRefused:
 # In what is shown
 
 
-def with_shown_addresses(spec: bytes) -> bytes:
+def with_redacted_urls(spec: bytes) -> bytes:
     """A stored spec whose attachments have addresses that can be shown: those of private files contain a secret."""
     if b'"attachments"' not in spec or b'"url"' not in spec:
         return spec
-    return _shown_in(Raw(spec), {"messages": {"attachments": {}}, "attachments": {}})
+    return _redacted_in(Raw(spec), {"messages": {"attachments": {}}, "attachments": {}})
 
 
-def _shown_in(value: Raw, inside: dict[str, Any]) -> bytes:
+def _redacted_in(value: Raw, inside: dict[str, Any]) -> bytes:
     """`inside` are the fields that lead to attachments. Older specs may have something else there."""
     match _kind(value):
         case b"[":
-            return encode([Raw(_shown_in(item, inside)) for item in decode_items(value)])
+            return encode([Raw(_redacted_in(item, inside)) for item in decode_items(value)])
         case b"{":
             fields = decode_fields(value)
             for name in inside.keys() & fields.keys():
-                fields[name] = Raw(_shown_in(fields[name], inside[name]))
+                fields[name] = Raw(_redacted_in(fields[name], inside[name]))
             if not inside and "url" in fields and _kind(fields["url"]) == b'"':
-                fields["url"] = Raw(encode(shown_url(decode(fields["url"], type=str))))
+                fields["url"] = Raw(encode(redact_url(decode(fields["url"], type=str))))
             return encode(fields)
         case _:
             return bytes(value)

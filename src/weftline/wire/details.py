@@ -70,8 +70,8 @@ class ProfiledFrames:
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> bytes:
         main = project(head, body, run_id=self._projection.facts.run_id)
         details = self._projection.of_fact(head, body, seq=seq, at=at)
-        earlier = [_shown(detail) for detail in details if not comes_after(detail, head)]
-        later = [_shown(detail) for detail in details if comes_after(detail, head)]
+        earlier = [_to_wire(detail) for detail in details if not comes_after(detail, head)]
+        later = [_to_wire(detail) for detail in details if comes_after(detail, head)]
         events = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
         return self._framed(seq, [*earlier, *events, *later])
 
@@ -82,10 +82,10 @@ class ProfiledFrames:
         for seq, body in enumerate(joined.split(b"\n"), first_seq):
             if not after < seq <= upto:
                 continue
-            details = [_shown(detail) for detail in self._projection.of_observation(kind, body, seq=seq, at=at)]
+            details = [_to_wire(detail) for detail in self._projection.of_observation(kind, body, seq=seq, at=at)]
             main = events.get(seq)
-            shown = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
-            frames.append(self._framed(seq, [*details, *shown]))
+            plain = [] if main is None else [(main[0], self._about(*main, seq=seq, at=at))]
+            frames.append(self._framed(seq, [*details, *plain]))
         return b"".join(frames)
 
     def _framed(self, seq: int, events: list[tuple[str, bytes]]) -> bytes:
@@ -112,7 +112,7 @@ class ProfiledFrames:
         return encoded if payload == b"{}" else payload[:-1] + b"," + encoded[1:]
 
 
-def _shown(detail: AnyDetail) -> tuple[str, bytes]:
+def _to_wire(detail: AnyDetail) -> tuple[str, bytes]:
     """The type and the payload of a detail."""
     fields: dict[str, Any] = asdict(detail)
     del fields["seq"]

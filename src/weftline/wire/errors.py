@@ -33,10 +33,10 @@ def error_body(err: WeftlineError, request_id: str) -> bytes:
     code = wire_code(err.code)
     hint = err.hint or (row.remedy if row else "")
     message = err.message or hint or code
-    shown = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
-    body: dict[str, Any] = {"error": message if shown else code, "code": code, "message": message}
+    has_sentence = err.code in _SENTENCES or "correctSlug" in err.details or "correct_slug" in err.details
+    body: dict[str, Any] = {"error": message if has_sentence else code, "code": code, "message": message}
     if hint:
-        body["hint"] = hint if shown or hint == message else f"{sentence(message)} {hint}"
+        body["hint"] = hint if has_sentence or hint == message else f"{sentence(message)} {hint}"
     if request_id:
         body["requestId"] = request_id
     for name, value in err.details.items():

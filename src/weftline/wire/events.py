@@ -61,8 +61,8 @@ from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
-from weftline.wire.failures import shown_failure, shown_telemetry
-from weftline.wire.hints import WireBounds, WireLink, shown_clarification
+from weftline.wire.failures import to_wire_failure, to_wire_telemetry
+from weftline.wire.hints import WireBounds, WireLink, to_wire_clarification
 from weftline.wire.observed import excerpt
 from weftline.wire.responses import iso, tokens, usage_triple
 from weftline.wire.started import started_event
@@ -156,7 +156,7 @@ def _await_opened(head: AwaitOpened, body: bytes) -> tuple[str, bytes]:
     if asked.approvers:
         payload["approvers"] = asked.approvers
     if asked.clarification is not None:
-        payload["clarification"] = shown_clarification(asked.clarification)
+        payload["clarification"] = to_wire_clarification(asked.clarification)
     return "await_opened", encode(payload)
 
 
@@ -246,8 +246,8 @@ def _control(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     control = bodies.decode_control(body)
-    shown: dict[str, Any] = {"labels": control.labels} if control.labels else {}
-    return shown | {"messageCount": control.messages} if control.messages else shown
+    payload: dict[str, Any] = {"labels": control.labels} if control.labels else {}
+    return payload | {"messageCount": control.messages} if control.messages else payload
 
 
 def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
@@ -275,8 +275,8 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_opened(body)
     if head.client is None:
-        shown = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
-        return "tool_call", encode(shown | {"turn": head.turn} | _parent(head))
+        payload = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
+        return "tool_call", encode(payload | {"turn": head.turn} | _parent(head))
     return "local_tool_call", _offered(head, content)
 
 
@@ -321,9 +321,9 @@ def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
 def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
     content = bodies.decode_closed(body)
     text = joined_text(content.parts)
-    shown = excerpt(text)
+    preview = excerpt(text)
     if head.client is not None and head.how in ("returned", "failed", "timeout"):
-        answer: dict[str, Any] = {"error": shown} if head.is_error else {"output": shown, "result": shown}
+        answer: dict[str, Any] = {"error": preview} if head.is_error else {"output": preview, "result": preview}
         answer = {"toolUseId": head.id, "name": head.name, **answer, "how": head.how}
         return "local_tool_result_in", encode(answer | _about(head, content, text) | _parent(head))
     payload: dict[str, Any] = {
@@ -331,7 +331,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
         "name": head.name,
         "ok": not head.is_error,
         "summary": preview_of(text),
-        "result": shown,
+        "result": preview,
         "args": content.args if content.args is not UNSET else {},
         "phase": "end",
         "how": head.how,
@@ -348,13 +348,13 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
 
 def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str, Any]:
     """What a result has besides what the model reads."""
-    about: dict[str, Any] = {"telemetry": shown_telemetry(head, content)}
+    about: dict[str, Any] = {"telemetry": to_wire_telemetry(head, content)}
     if head.is_error:
-        about["failure"] = shown_failure(head, content, text)
+        about["failure"] = to_wire_failure(head, content, text)
     if content.bounds is not None:
         about["bounds"] = WireBounds(**asdict(content.bounds))
-    if shown := for_timeline(content.server_data):
-        about["serverData"] = shown
+    if data := for_timeline(content.server_data):
+        about["serverData"] = data
     if (child := content.child) is not None:
         about["childrenCount"] = child.calls
         about["runLink"] = WireLink(child.run_id, child.agent, child.parent_run_id, child.parent_call_id)

@@ -76,7 +76,7 @@ def require_failure(sent: SentFailure, *, error: str | None) -> None:
         raise invalid([Issue("failure.recovery", fault)])
 
 
-def shown_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:
+def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:
     """None for a success. What led to the failure is not shown: causes are for whoever runs the server."""
     kind, recovery = failed_as(head), recovers_by(head)
     if kind is None or recovery is None:
@@ -85,5 +85,5 @@ def shown_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure 
     return WireFailure(kind, recovery, None if hint is None else WireHint(**asdict(hint)))
 
 
-def shown_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
+def to_wire_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
     return WireTelemetry(**asdict(telemetry_of(body.telemetry, active_us=head.active_us)))

@@ -42,7 +42,7 @@ class WireClarification(Struct, frozen=True, rename="camel", omit_defaults=True)
         return Clarification(**asdict(self))
 
 
-def shown_clarification(one: Clarification) -> WireClarification:
+def to_wire_clarification(one: Clarification) -> WireClarification:
     return WireClarification(**asdict(one))
 
 

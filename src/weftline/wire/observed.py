@@ -26,7 +26,7 @@ OBSERVED = {
     TOOL_NOTE: "note",
 }
 """The events of what is not folded."""
-UNSHOWN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
+HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """What only a stream with a profile has."""
 _OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
 """What stands between the two numbers of a frame, and after the second."""

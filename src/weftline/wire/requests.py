@@ -30,7 +30,7 @@ from weftline.wire.limits import (
 from weftline.wire.plain import plain_run
 from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
-from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, shown, take_secrets
+from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
 from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields, with_typos
 
 _Body = TypeVar("_Body", bound=SpecBody)
@@ -216,8 +216,8 @@ def _require_valid(fields: dict[str, Any], check: Any) -> None:
 
 def _taken(name: str, earlier: str) -> str:
     if name == earlier:
-        return f"the name {shown(name)} is taken by an earlier tool"
-    return f"{shown(name)} and {shown(earlier)} would be one name to some models; rename one of them"
+        return f"the name {quoted(name)} is taken by an earlier tool"
+    return f"{quoted(name)} and {quoted(earlier)} would be one name to some models; rename one of them"
 
 
 def _require_input(fields: dict[str, Any]) -> None:
@@ -290,6 +290,6 @@ def _path(loc: tuple[int | str, ...]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
         else:
-            name = step if 0 < len(step) <= 80 and step.isprintable() else shown(step)
+            name = step if 0 < len(step) <= 80 and step.isprintable() else quoted(step)
             path = f"{path}.{name}" if path else name
     return path

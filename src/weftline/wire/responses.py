@@ -14,7 +14,7 @@ from weftline.errors import LOG_DAMAGED
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField
@@ -23,7 +23,7 @@ _encode = Encoder(enc_hook=str).encode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
-ShownStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+WireStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 """What clients see: a paused run is one that is running."""
 SessionStatus: TypeAlias = Literal["active", "ended"]
 Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -242,7 +242,7 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     id: str
     run_id: str
     session_id: str | None
-    status: ShownStatus
+    status: WireStatus
     paused: bool
     reason: str | None
     final_text: str | None
@@ -470,7 +470,7 @@ def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
         AttachmentInfo(
             part.media_type,
             part.name or UNSET,
-            shown_url(part.url) if part.url else UNSET,
+            redact_url(part.url) if part.url else UNSET,
             part.blob or UNSET,
             part.size or UNSET,
         )

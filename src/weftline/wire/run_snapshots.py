@@ -83,7 +83,7 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     tokens_by_model: dict[str, Tokens]
 
 
-def shown_snapshot(run: RunSnapshot) -> WireSnapshot:
+def to_wire_snapshot(run: RunSnapshot) -> WireSnapshot:
     return WireSnapshot(
         run_id=run.run_id,
         agent=run.agent,

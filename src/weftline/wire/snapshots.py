@@ -14,7 +14,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
-from weftline.wire.attachments import with_shown_addresses
+from weftline.wire.attachments import with_redacted_urls
 from weftline.wire.events import ERROR_CLASSES, failed_finish
 from weftline.wire.responses import CallName, ForkedFrom, RunView, SessionUsage, Status
 
@@ -102,7 +102,7 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
 def _spec(created: bytes | None) -> bytes:
     """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
-    return b"{}" if sent is UNSET else with_shown_addresses(bytes(sent))
+    return b"{}" if sent is UNSET else with_redacted_urls(bytes(sent))
 
 
 def _origin(created: bytes | None) -> ForkedFrom | None:

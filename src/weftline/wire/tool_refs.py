@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from weftline.framing import REFUSAL, frames_request
-from weftline.redaction import REDACTED, SEALED_URL, shown_url
+from weftline.redaction import REDACTED, SEALED_URL, redact_url
 from weftline.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
@@ -44,7 +44,7 @@ _NOT_EVERYWHERE = re.compile(r"[^a-zA-Z0-9_]")
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """A client's own word, for use in a message: quoted, printable, never long."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
@@ -63,7 +63,7 @@ def _mcp_tool_name(name: str) -> str:
 
 def _name_refused(name: str, pattern: str) -> PydanticCustomError:
     return PydanticCustomError(
-        "tool_name", "{name} must match {pattern}", {"name": shown(name), "pattern": f"^{pattern}$"}
+        "tool_name", "{name} must match {pattern}", {"name": quoted(name), "pattern": f"^{pattern}$"}
     )
 
 
@@ -254,7 +254,7 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
             found.append((path, name, earlier))
         names.add(name)
 
-    def take_shown(name: str, path: str, *, of_server: bool = False) -> None:
+    def take_model_facing(name: str, path: str, *, of_server: bool = False) -> None:
         spelt = _NOT_EVERYWHERE.sub("_", name)
         take(model_facing, name, path, earlier=(spellings if of_server else foreign).get(spelt))
         spellings.setdefault(spelt, name)
@@ -266,14 +266,14 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
         at = f"tools[{index}]"
         if kind == "mcp_local":
             for place, entry in enumerate(tool["tools"]):
-                take_shown(entry["name"], f"{at}.tools[{place}].name", of_server=True)
+                take_model_facing(entry["name"], f"{at}.tools[{place}].name", of_server=True)
         elif kind in ("stored", "mantyx"):
             # No name has a colon, so ids and names cannot meet.
             take(model_facing, f"id:{tool['id']}", f"{at}.id")
         elif kind == "mcp":
             take(dialed, tool["name"], f"{at}.name")
         else:
-            take_shown(tool["name"], f"{at}.name")
+            take_model_facing(tool["name"], f"{at}.name")
             if kind == "a2a" and tool["name"] in dialed:
                 found.append((f"{at}.name", tool["name"], tool["name"]))
             if kind == "a2a":
@@ -298,9 +298,9 @@ def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict
         fields = decode_fields(items[index])
         if "headers" in tool:
             fields["headers"] = Raw(encode(None if headers is None else dict.fromkeys(headers, REDACTED)))
-        if shown_url(url) != url:
+        if redact_url(url) != url:
             kept[SEALED_URL] = url
-            fields[address] = Raw(encode(shown_url(url)))
+            fields[address] = Raw(encode(redact_url(url)))
         if kept:
             secrets[tool["name"]] = kept
         items[index] = Raw(encode(fields))

@@ -28,7 +28,7 @@ MAX_NAMED = 20
 """Unknown fields that are named in one response."""
 _COMPARED_CHARS = 64
 """A longer name is not a typo, and comparing it costs the square of its length."""
-_SHOWN_CHARS = 80
+_EXCERPT_CHARS = 80
 _OTHER_WORDS: Mapping[str, str] = {
     "model": "modelId",
     "system": "systemPrompt",
@@ -196,7 +196,7 @@ def _joined(steps: Sequence[str | int]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
             continue
-        name = step if 0 < len(step) <= _SHOWN_CHARS and step.isprintable() else repr(step[:_SHOWN_CHARS])
+        name = step if 0 < len(step) <= _EXCERPT_CHARS and step.isprintable() else repr(step[:_EXCERPT_CHARS])
         path = f"{path}.{name}" if path else name
     return path
 

@@ -115,13 +115,13 @@ async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget
 
     def query() -> Query[list[tuple[str, Budget]]]:
         found = yield from budgets.limits(workspace=caller.workspace)
-        shown: dict[str, Budget] = {}
+        by_account: dict[str, Budget] = {}
         for account in dict.fromkeys([limit.account for limit in found]):
             if caller.agents and _agent(account) not in caller.agents:
                 continue
             if (yield from _is_there(at, account, workspace=caller.workspace)):
-                shown[account] = yield from _budget(Subject(account, _agent(account)), {}, today=today)
-        return list(shown.items())
+                by_account[account] = yield from _budget(Subject(account, _agent(account)), {}, today=today)
+        return list(by_account.items())
 
     return await at.records.read(query())
 

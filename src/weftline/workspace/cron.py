@@ -123,7 +123,7 @@ class Cron(Struct, frozen=True):
         for hour in self.hours:
             begin = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
             end = begin.replace(minute=59)
-            if len({shown.replace(fold=fold).utcoffset() for shown in (begin, end) for fold in (0, 1)}) == 1:
+            if len({moment.replace(fold=fold).utcoffset() for moment in (begin, end) for fold in (0, 1)}) == 1:
                 # Nothing odd about this hour, as about nearly all: one look at the zone is enough for its minutes.
                 first = _us(begin)
                 if first <= until and since < first + _HOUR_US:
@@ -132,8 +132,8 @@ class Cron(Struct, frozen=True):
                 continue
             for minute in self.minutes:
                 for fold in folds:
-                    shown = begin.replace(minute=minute, fold=fold)
-                    if since <= (time := _us(shown)) <= until and (not fold or _is_shown(shown)):
+                    moment = begin.replace(minute=minute, fold=fold)
+                    if since <= (time := _us(moment)) <= until and (not fold or _exists(moment)):
                         yield time
 
 
@@ -141,7 +141,7 @@ def _us(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def _is_shown(time: datetime) -> bool:
+def _exists(time: datetime) -> bool:
     """Whether clocks ever show this; they do not show what they jump over."""
     back = time.astimezone(UTC).astimezone(time.tzinfo)
     return back.replace(tzinfo=None, fold=0) == time.replace(tzinfo=None, fold=0)

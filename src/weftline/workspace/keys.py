@@ -23,7 +23,7 @@ from weftline.workspace.workspaces import ensured
 PREFIX = "weft_"
 USAGES = ("developer_api", "mcp", "a2a")
 MAX_NAME_CHARS = 256
-_SHOWN_CHARS = len(PREFIX) + 4
+_VISIBLE_CHARS = len(PREFIX) + 4
 _AGENT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_AGENTS = 1000
 _ACCESS_TOKEN = "mantyx_at_"
@@ -70,7 +70,7 @@ async def create(
     new = NewKey(
         id=_new_id(),
         hash=hash_secret(secret),
-        prefix=secret[:_SHOWN_CHARS],
+        prefix=secret[:_VISIBLE_CHARS],
         name=name,
         usage=usage,
         agents=tuple(checked_agents(agents)),

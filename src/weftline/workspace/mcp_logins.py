@@ -6,7 +6,7 @@ from msgspec import json
 
 from weftline.errors import InvalidRequest, NotFound
 from weftline.net.address import InvalidAddress
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.store.database import Query
 from weftline.store.records import mcp_logins
 from weftline.store.records.mcp_logins import LoginRow
@@ -22,7 +22,7 @@ async def save(at: Workspaces, login: Login, *, slug: str) -> None:
     def query() -> Query[None]:
         workspace = yield from ensured(slug, now=now)
         secrets = at.vault.seal(json.encode(login), place=place_of(digest, workspace=workspace))
-        yield from mcp_logins.save(digest, workspace=workspace, url=shown_url(login.url), secrets=secrets, now=now)
+        yield from mcp_logins.save(digest, workspace=workspace, url=redact_url(login.url), secrets=secrets, now=now)
 
     await at.records.write(query())
 
@@ -35,7 +35,7 @@ async def delete(at: Workspaces, *, url: str, slug: str) -> None:
     """Forgets a login. Raises `NotFound`."""
     workspace = await find(at, slug)
     if not await at.records.write(mcp_logins.delete(_digest(url), workspace=workspace)):
-        raise NotFound(f"The workspace has no login at {shown_url(url)}.")
+        raise NotFound(f"The workspace has no login at {redact_url(url)}.")
 
 
 def _digest(url: str) -> str:

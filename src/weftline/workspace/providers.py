@@ -25,7 +25,7 @@ from weftline.net.address import InvalidAddress, parse
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
-from weftline.redaction import REDACTED, shown_url
+from weftline.redaction import REDACTED, redact_url
 from weftline.store.database import Query
 from weftline.store.records import providers
 from weftline.store.records.pages import RowPage
@@ -251,7 +251,7 @@ def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:
 
 def _columns(name: str, spec: ProviderSpec, values: ProviderSecrets, *, vault: Vault, id: str) -> ProviderColumns:
     """An address that may contain a token is stored redacted, and in full among the secrets."""
-    redacted = spec.base_url and shown_url(spec.base_url)
+    redacted = spec.base_url and redact_url(spec.base_url)
     values = replace(values, base_url=spec.base_url if redacted != spec.base_url else None)
     sealed = None
     if values != ProviderSecrets():
@@ -274,7 +274,7 @@ def _changed(
     given: dict[str, Any] = {
         name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
     }
-    if before.base_url is not None and given.get("base_url") == shown_url(before.base_url):
+    if before.base_url is not None and given.get("base_url") == redact_url(before.base_url):
         del given["base_url"]  # sent as it was read, so it stays what it is
     spec = replace(before, **given)
     name = row.name if changes.name is UNSET else changes.name

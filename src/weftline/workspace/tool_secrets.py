@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weftline.errors import Issue, invalid
 from weftline.net.address import InvalidAddress, origin_of
-from weftline.redaction import REDACTED, SEALED_URL, shown_url
+from weftline.redaction import REDACTED, SEALED_URL, redact_url
 from weftline.store.secrets import Headers
 
 
@@ -22,7 +22,7 @@ def kept_secrets(
     for name, url in urls.items():
         old, own = earlier.get(name, {}), kept.get(name, {})
         if REDACTED in url:
-            if shown_url(old.get(SEALED_URL, "")) == url:
+            if redact_url(old.get(SEALED_URL, "")) == url:
                 kept.setdefault(name, {})[SEALED_URL] = old[SEALED_URL]
             else:
                 issues.append(Issue(f"spec.tools.{name}.url", "must be sent in full when it changes"))

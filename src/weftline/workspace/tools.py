@@ -16,7 +16,7 @@ from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
-from weftline.redaction import REDACTED, SEALED_URL, shown_template
+from weftline.redaction import REDACTED, SEALED_URL, redact_template
 from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
 from weftline.schema_cost import refusal
@@ -171,7 +171,7 @@ def _columns(spec: StoredSpec, values: Mapping[str, str], *, vault: Vault, id: s
         return ToolColumns(
             name=spec.name, spec=msgspec.json.encode(spec), secrets=vault.seal_values(dict(values), tool=id)
         )
-    redacted, kept = shown_template(spec.url), dict(values)
+    redacted, kept = redact_template(spec.url), dict(values)
     if redacted != spec.url:
         kept[SEALED_URL] = spec.url
     return ToolColumns(
@@ -190,7 +190,7 @@ def _changed(spec: StoredSpec, changes: ToolChanges) -> StoredSpec:
     for name in ("parameters", "body"):
         if name in given and given[name] is None:
             given[name] = UNSET
-    if isinstance(spec, HttpSpec) and given.get("url") == shown_template(spec.url):
+    if isinstance(spec, HttpSpec) and given.get("url") == redact_template(spec.url):
         del given["url"]  # sent as it was read, so it stays what it is
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})

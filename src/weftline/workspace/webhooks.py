@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weftline.errors import InvalidRequest, NotFound
 from weftline.net.address import InvalidAddress, parse
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.store.database import Query
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import DeliveryRow
@@ -42,7 +42,7 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
         raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
     identity = "wh_" + secrets.token_hex(10)
     secret = "whsec_" + secrets.token_urlsafe(32)
-    redacted = shown_url(url)
+    redacted = redact_url(url)
     # An address that may contain a token is a secret too.
     sealed = at.vault.seal(f"{secret}\n{url}".encode() if redacted != url else secret.encode(), place=_place(identity))
 

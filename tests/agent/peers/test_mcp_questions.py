@@ -221,3 +221,9 @@ def test_words_that_say_nothing_are_refused() -> None:
         mcp("server", on_sample="mine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_elicit must be 'ask', 'decline' or a function, not 'maybe'"):
         mcp("server", on_elicit="maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", ["[" * 100_000, f"[{'1e300,' * 6_000}1]", f"[{'[],' * 200_000}1]"])
+def test_an_answer_that_costs_too_much_to_read_is_a_text(said: str) -> None:
+    for kind in ("string", "number"):
+        assert Form("?", {"properties": {"one": {"type": kind}}}).values(said) == {"one": said}

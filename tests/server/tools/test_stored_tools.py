@@ -227,6 +227,29 @@ async def test_no_argument_leaves_its_place(dialer: Dialer, context: ToolContext
     assert up.is_error and line.is_error
 
 
+@pytest.mark.parametrize(
+    ("part", "spec"),
+    [
+        ("address", {"url": "http://127.0.0.1:9/?" + "&a={{x}}" * 9_000}),
+        ("address", {"url": "http://127.0.0.1:9/" + "{{x}}" * 9_000}),
+        ("address", {"url": "http://127.0.0.1:9/"}),
+        ("header", {"url": "http://127.0.0.1:9/", "headers": {"X-A": "{{x}}" * 9_000}}),
+        ("body", {"url": "http://127.0.0.1:9/", "method": "POST", "body": "{{x}}" * 9_000}),
+        ("body", {"url": "http://127.0.0.1:9/", "method": "POST", "body": ["{{x}}"] * 9_000}),
+        ("body", {"url": "http://127.0.0.1:9/", "method": "POST", "body": [{"a": "{{x}}!"}] * 9_000}),
+        ("body", {"url": "http://127.0.0.1:9/", "method": "POST", "body": ["{{y}}"] * 9_000}),
+    ],
+)
+async def test_a_template_cannot_multiply_an_argument(
+    part: str, spec: dict[str, Any], dialer: Dialer, context: ToolContext
+) -> None:
+    """A megabyte nine thousand times over would take all the memory there is before anything is sent."""
+    args = encode({"x": "é" * 1_000_000, "y": ["a" * 1_000_000]})
+    refused = await invoked(dialer, context, args, **spec)
+    assert refused.is_error and not refused.in_doubt
+    assert f"would give the request's {part} more than" in refused.parts[0].text
+
+
 async def test_answers_become_results(dialer: Dialer, context: ToolContext) -> None:
     async def mixed(request: web.Request) -> web.Response:
         match request.path:

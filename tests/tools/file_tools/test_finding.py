@@ -17,7 +17,7 @@ from weftline.tools.base import ToolFailed
 from weftline.tools.builtin import matching
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher, for_ripgrep
-from weftline.tools.builtin.paths import meant, shown
+from weftline.tools.builtin.paths import display_path, meant
 
 NEEDS_RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="needs the program rg (ripgrep)")
 
@@ -266,7 +266,7 @@ def test_no_glob_takes_long() -> None:
 
 @given(st.text() | st.binary().map(os.fsdecode))
 def test_a_path_that_is_shown_is_understood(path: str) -> None:
-    line = shown(path)
+    line = display_path(path)
     assert meant(line) == path
     assert len(line.splitlines()) <= 1
     line.encode()
@@ -276,7 +276,7 @@ def test_a_path_that_is_shown_is_understood(path: str) -> None:
 @pytest.mark.parametrize("name", ["a b", "it's", '"q"', "-rf", "a\nb", "$(id)", "*", "\\x", "ü", os.fsdecode(b"\xff")])
 async def test_files_of_any_name_can_be_worked_with(tmp_path: Path, name: str) -> None:
     kit = file_kit(tmp_path)
-    path = shown(name)
+    path = display_path(name)
     await kit.ok("write_file", path=path, content="text\n")
     assert (tmp_path / name).read_text() == "text\n"
     assert await kit.ok("list_files") == path

@@ -61,7 +61,7 @@ class ToolNames:
 
     def __init__(self, tools: Iterable[str] = (), *, aliases: Mapping[str, str] | None = None) -> None:
         self._tools = frozenset(tools)
-        self._by_alias = {shown: own for own, shown in (aliases or {}).items()}
+        self._by_alias = {alias: own for own, alias in (aliases or {}).items()}
 
     def own_name(self, name: str) -> str | None:
         """The tool that an entry means, or None if there is none."""

@@ -15,7 +15,7 @@ class Catalog:
         self._skills = {skill.name: skill for skill in sorted(skills, key=lambda skill: skill.name)}
         self.names = tuple(self._skills)
         """What the name argument of skills_use may be."""
-        self.text = prompts.catalog([(skill.name, shown(skill.description)) for skill in self])
+        self.text = prompts.catalog([(skill.name, one_line(skill.description)) for skill in self])
         """The catalog as the system prompt has it; "" if there is no skill."""
 
     def __iter__(self) -> Iterator[Skill]:
@@ -28,7 +28,7 @@ class Catalog:
         return self._skills.get(name)
 
 
-def shown(description: str) -> str:
+def one_line(description: str) -> str:
     """A description on one line, without control characters, and no longer than the format allows."""
     words = "".join(char if char.isprintable() or char.isspace() else "\ufffd" for char in description)
     line = " ".join(words.split())

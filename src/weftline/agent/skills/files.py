@@ -29,7 +29,7 @@ LANGUAGES = {
 _SHEBANG_BYTES = 256
 
 
-def shown_file(directory: str, path: str, *, offset: int, limit: int) -> str:
+def read_lines(directory: str, path: str, *, offset: int, limit: int) -> str:
     """Lines of a file of the skill in `directory`, from line `offset` (the first is 1).
 
     Raises:
@@ -60,18 +60,18 @@ def _lines(path: str, text: str, *, offset: int, limit: int) -> str:
     if first >= len(lines):
         return prompts.file_ends_before(path, offset, len(lines))
     wanted = lines[first : first + limit] if limit > 0 else lines[first:]
-    shown: list[str] = []
+    taken: list[str] = []
     size = 0
     for line in wanted:
         size += len(line.encode("utf-8", "replace")) + 1
         if size > MAX_BYTES:
             break
-        shown.append(line)
-    next_offset = first + len(shown) + 1
-    if not shown:
+        taken.append(line)
+    next_offset = first + len(taken) + 1
+    if not taken:
         start = wanted[0].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         return prompts.file_line_cut(whole(start), next_offset=next_offset + 1)
-    part = whole("\n".join(shown))
+    part = whole("\n".join(taken))
     return part if next_offset > len(lines) else prompts.file_goes_on(part, next_offset=next_offset)
 
 

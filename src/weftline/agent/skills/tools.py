@@ -11,7 +11,7 @@ from weftline import prompts_skills as prompts
 from weftline.agent.skills.activation import SkillActivations
 from weftline.agent.skills.catalog import Catalog
 from weftline.agent.skills.content import ALL_COMMANDS_TIMEOUT_S, tail
-from weftline.agent.skills.files import script_command, shown_file
+from weftline.agent.skills.files import read_lines, script_command
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.running import MAX_OUTPUT_BYTES, Runs
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
@@ -56,7 +56,7 @@ def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
             limit: How many lines to read; 0 for as many as fit.
         """
         directory = _directory(skills, name, context)
-        return await asyncio.to_thread(shown_file, directory, path, offset=offset, limit=limit)
+        return await asyncio.to_thread(read_lines, directory, path, offset=offset, limit=limit)
 
     async def skills_run_script(
         name: str,

@@ -163,7 +163,7 @@ def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Bloc
         case Opaque(provider, data):
             return [Block(bytes(data), markable=False)] if provider == own else []
         case Image():
-            return [text_block(prompts.IMAGE_SHOWN)]
+            return [text_block(prompts.IMAGE_PLACEHOLDER)]
 
 
 def _thinking_block(part: Thinking) -> list[Block]:

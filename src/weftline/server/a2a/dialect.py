@@ -69,7 +69,7 @@ class Dialect(Protocol):
     extended_card_error: int
     follows_ended: bool
     """Whether subscribing to a task that has ended returns its outcome instead of an error."""
-    shows_data: bool
+    includes_data: bool
     """Whether a JSON answer is sent as data."""
     nothing_to_follow: int
     """The HTTP status for a subscriber whose task does not exist."""

@@ -240,16 +240,16 @@ class Serving:
             # What runs below it ask is not in its own log and may have come since it was read: that comes first.
             async with (
                 aclosing(following.events_of(follower, Event(What.CALL))) as events,
-                aclosing(self._shown(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
+                aclosing(self._responses(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
             ):
                 async for batch in batches:
                     yield batch
 
-    async def _shown(
+    async def _responses(
         self, row: RunRow, task: Task, events: AsyncGenerator[Event], *, until_asked: bool
     ) -> AsyncGenerator[Sequence[Any]]:
         dialect = self._dialect
-        streamed, shown, working = _Streamed(), task.waits_for, task.state != "submitted"
+        streamed, reported, working = _Streamed(), task.waits_for, task.state != "submitted"
         async for event in events:
             if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
                 working = True
@@ -264,13 +264,13 @@ class Serving:
                 case What.CLIENT_CALL | What.PAUSE | What.CALL | What.NOTHING:
                     if event.what is What.NOTHING:
                         yield ()
-                    below = event.what in (What.CALL, What.NOTHING) and shown is None
+                    below = event.what in (What.CALL, What.NOTHING) and reported is None
                     if below and not await may_wait(self._engine, await self._newest(row)):
                         continue
                     now = await self._now(row)
-                    if now.ended or now.waits_for == shown:
+                    if now.ended or now.waits_for == reported:
                         continue
-                    shown = now.waits_for
+                    reported = now.waits_for
                     yield [dialect.status(now, final=now.waits and until_asked)]
                     if now.waits and until_asked:
                         return
@@ -281,7 +281,7 @@ class Serving:
         dialect = self._dialect
         events: list[Any] = []
         if task.result is not None:
-            whole = not streamed.differs(task.result) and not (task.data and dialect.shows_data)
+            whole = not streamed.differs(task.result) and not (task.data and dialect.includes_data)
             # Which piece was the last is known only now: an empty one after it says so.
             events.append(dialect.chunk(task, "", append=True, last=True) if whole else dialect.answer(task))
         return [*events, dialect.status(task, final=True)]

@@ -157,7 +157,7 @@ class V03:
     version = "0.3"
     extended_card_error = EXTENDED_CARD_NOT_CONFIGURED
     follows_ended = True
-    shows_data = False
+    includes_data = False
     nothing_to_follow = 404
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,

@@ -186,7 +186,7 @@ class V1:
     version = "1.0"
     extended_card_error = UNSUPPORTED_OPERATION
     follows_ended = False
-    shows_data = True
+    includes_data = True
     nothing_to_follow = 200
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,

@@ -96,9 +96,9 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
         found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-        shown = AwaitPage(await await_views(page, app.engine.session_id), more)
+        views = AwaitPage(await await_views(page, app.engine.session_id), more)
         large = sum([len(one.body) for one in page]) > _MADE_HERE_BYTES
-        return Response(await asyncio.to_thread(encode, shown) if large else encode(shown))
+        return Response(await asyncio.to_thread(encode, views) if large else encode(views))
 
 
 async def answer(app: App, request: Request, principal: Principal) -> Response:

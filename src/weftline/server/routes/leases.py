@@ -43,7 +43,7 @@ async def release(app: App, request: Request, principal: Principal) -> Response:
 
 
 def _lease(call: str, leased: Leased, warnings: Warnings) -> Response:
-    shown = Lease(
+    lease = Lease(
         tool_use_id=call,
         token=leased.token,
         lease_ms=leased.lease_us // 1000,
@@ -51,7 +51,7 @@ def _lease(call: str, leased: Leased, warnings: Warnings) -> Response:
         attempt=leased.attempt,
         warnings=warnings,
     )
-    return Response(encode(shown))
+    return Response(encode(lease))
 
 
 ROUTES = (

@@ -31,7 +31,7 @@ from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
-from weftline.wire.run_snapshots import WireSnapshot, shown_snapshot
+from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
@@ -87,7 +87,7 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
 async def as_it_stands(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
     found = await snapshot_of(app.engine.logs, row, thread=await app.engine.session_id(row.listed_under))
-    return Response(encode(shown_snapshot(found)))
+    return Response(encode(to_wire_snapshot(found)))
 
 
 async def stream(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:

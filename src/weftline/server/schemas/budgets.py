@@ -96,7 +96,7 @@ def budget_json(budget: Budget, warnings: Warnings = UNSET) -> BudgetUse:
 
 def _use(use: Use) -> LimitUse:
     limit, parts = use.limit, PARTS[use.limit.unit]
-    shown = LimitUse(
+    view = LimitUse(
         limit.unit,
         limit.period,
         _amount(limit.amount, parts),
@@ -106,8 +106,8 @@ def _use(use: Use) -> LimitUse:
         limit.on_exceeded,
     )
     if (known := setter(limit)) is not None:
-        shown.set_by, shown.set_at = known[0], iso(known[1])
-    return shown
+        view.set_by, view.set_at = known[0], iso(known[1])
+    return view
 
 
 def _amount(amount: int, parts: int) -> float:

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import StoreError
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.server.schemas.validation import refused
 from weftline.store.records.providers import ProviderRow
 from weftline.wire.damage import error_code
@@ -146,7 +146,7 @@ def provider_json(row: ProviderRow) -> Provider:
         row.id,
         row.name,
         spec.family,
-        spec.base_url and shown_url(spec.base_url),
+        spec.base_url and redact_url(spec.base_url),
         [model if isinstance(model, str) else ProvidedModel(**asdict(model)) for model in spec.models],
         spec.any_model,
         spec.max_concurrency,

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from weftline.errors import Issue, StoreError, invalid
-from weftline.redaction import shown_template
+from weftline.redaction import redact_template
 from weftline.sandbox.base import Language
 from weftline.server.schemas.validation import refused
 from weftline.store.records.tools import ToolRow
@@ -172,7 +172,7 @@ def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:
         description=spec.description,
         parameters=_or_none(spec.parameters),
         method=UNSET if isinstance(spec, CodeSpec) else spec.method,
-        url=UNSET if isinstance(spec, CodeSpec) else shown_template(spec.url),
+        url=UNSET if isinstance(spec, CodeSpec) else redact_template(spec.url),
         headers=UNSET if isinstance(spec, CodeSpec) else spec.headers,
         body=UNSET if isinstance(spec, CodeSpec) else _or_none(spec.body),
         language=spec.language if isinstance(spec, CodeSpec) else UNSET,

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from pydantic import Field, ValidationError
 
 from weftline.errors import NotFound
-from weftline.redaction import shown_url
+from weftline.redaction import redact_url
 from weftline.runtime import ids
 from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
@@ -103,11 +103,11 @@ def parse_delivery_id(text: str) -> tuple[int, str]:
 
 
 def webhook_json(row: WebhookRow) -> Webhook:
-    return Webhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), error_code(row.damaged))
+    return Webhook(row.id, redact_url(row.url), row.events, row.enabled, iso(row.created_at), error_code(row.damaged))
 
 
 def created_webhook_json(row: WebhookRow, secret: str) -> CreatedWebhook:
-    return CreatedWebhook(row.id, shown_url(row.url), row.events, row.enabled, iso(row.created_at), secret=secret)
+    return CreatedWebhook(row.id, redact_url(row.url), row.events, row.enabled, iso(row.created_at), secret=secret)
 
 
 def delivery_json(row: DeliveryRow, *, run_id: str) -> Delivery:

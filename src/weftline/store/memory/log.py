@@ -64,7 +64,7 @@ class MemoryLog:
         if run is None:
             self._claims.release(key, epoch)
             return None
-        row = self._shown(run)
+        row = self._row_view(run)
         first = run.item(1)
         return Loaded(
             row,
@@ -81,13 +81,13 @@ class MemoryLog:
 
     async def run(self, key: int) -> RunRow | None:
         run = self._disk.runs.get(key)
-        return self._shown(run) if run else None
+        return self._row_view(run) if run else None
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
         if wanted.by_change:
             found.sort(key=lambda run: (run.row.changed_at, run.row.key), reverse=True)
-        return [self._shown(run) for run in found[: wanted.limit]]
+        return [self._row_view(run) for run in found[: wanted.limit]]
 
     async def count_runs(self, wanted: RunFilter) -> int:
         whole = replace(wanted, before=None, before_change=None)
@@ -213,7 +213,7 @@ class MemoryLog:
             self._disk.let_go_of_blobs(run)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
-    def _shown(self, run: MemoryRun) -> RunRow:
+    def _row_view(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
         if thread is None:
             return run.view(active_run=None, thread_format=0)

@@ -68,7 +68,7 @@ def due(
         *values,
         limit,
     )
-    return [(workspace, _shown(row)) for workspace, *row in rows]
+    return [(workspace, _to_row(row)) for workspace, *row in rows]
 
 
 def next_due(after: int) -> Query[int | None]:
@@ -104,7 +104,7 @@ def of_webhook(
         where += f" AND status = ${len(values)}"
     values.append(limit)
     rows = yield from statement(f"{_DELIVERY} WHERE {where} ORDER BY key DESC LIMIT ${len(values)}", *values)
-    return [_shown(row) for row in rows]
+    return [_to_row(row) for row in rows]
 
 
 def redeliver(key: int, *, salt: str, webhook: int, now: int) -> Query[DeliveryRow | None]:
@@ -118,7 +118,7 @@ def redeliver(key: int, *, salt: str, webhook: int, now: int) -> Query[DeliveryR
         salt,
     )
     found = None if row is None else (yield from one(f"{_DELIVERY} WHERE key = $1", key))
-    return None if found is None else _shown(found)
+    return None if found is None else _to_row(found)
 
 
 def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> Query[int]:
@@ -136,7 +136,7 @@ def forget_settled(before: int, *, workspace: int | None = None, limit: int) -> 
     return len(rows)
 
 
-def _shown(row: Sequence[Any]) -> DeliveryRow:
+def _to_row(row: Sequence[Any]) -> DeliveryRow:
     delivery, read = DeliveryRow(*row), Columns()
     return replace(
         delivery,

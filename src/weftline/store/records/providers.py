@@ -40,7 +40,7 @@ class ProviderColumns(Struct, frozen=True, kw_only=True):
 def of_workspace(workspace: int) -> Query[list[ProviderRow]]:
     """Oldest first."""
     rows = yield from statement(f"{_PROVIDER} WHERE workspace = $1 ORDER BY key", workspace)
-    return [_shown(row) for row in rows]
+    return [_to_row(row) for row in rows]
 
 
 def find(name: str, *, workspace: int) -> Query[ProviderRow | None]:
@@ -65,7 +65,7 @@ def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ProviderRow
     rows: list[Row] = []
     for key in keys:
         rows += yield from statement(f"{_PROVIDER} WHERE key = $1", key)
-    return RowPage([_shown(row) for row in rows], more)
+    return RowPage([_to_row(row) for row in rows], more)
 
 
 def count(workspace: int) -> Query[int]:
@@ -111,10 +111,10 @@ def delete(key: int) -> Query[None]:
 
 
 def _provider(row: Row | None) -> ProviderRow | None:
-    return None if row is None else _shown(row)
+    return None if row is None else _to_row(row)
 
 
-def _shown(row: Row) -> ProviderRow:
+def _to_row(row: Row) -> ProviderRow:
     provider, read = ProviderRow(*row), Columns()
     return replace(
         provider,

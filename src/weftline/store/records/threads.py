@@ -202,14 +202,14 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         f" LIMIT {mark(wanted.limit)}",
         *values,
     )
-    return [_shown(row) for row in rows]
+    return [_to_row(row) for row in rows]
 
 
 def _thread(row: Row | None) -> ThreadRow | None:
-    return None if row is None else _shown(row)
+    return None if row is None else _to_row(row)
 
 
-def _shown(row: Row) -> ThreadRow:
+def _to_row(row: Row) -> ThreadRow:
     thread, read = ThreadRow(*row), Columns()
     return replace(
         thread,

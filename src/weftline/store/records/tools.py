@@ -52,7 +52,7 @@ def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ToolRow]]:
     rows: list[Row] = []
     for key in keys:
         rows += yield from statement(f"{_TOOL} WHERE key = $1", key)
-    return RowPage([_shown(row) for row in rows], more)
+    return RowPage([_to_row(row) for row in rows], more)
 
 
 def count(workspace: int) -> Query[int]:
@@ -93,10 +93,10 @@ def delete(key: int) -> Query[None]:
 
 
 def _tool(row: Row | None) -> ToolRow | None:
-    return None if row is None else _shown(row)
+    return None if row is None else _to_row(row)
 
 
-def _shown(row: Row) -> ToolRow:
+def _to_row(row: Row) -> ToolRow:
     tool, read = ToolRow(*row), Columns()
     return replace(
         tool,

@@ -46,7 +46,7 @@ def _run_row(values: list[Any]) -> RunRow:
     return RunRow(*values)
 
 
-def shown_run_row(row: Any) -> RunRow:
+def readable_run_row(row: Any) -> RunRow:
     """For whoever shows it; see `weftline.store.columns`."""
     run, read = _run_row(list(row)), Columns()
     run.salt = read.text("salt", run.salt)

@@ -13,7 +13,7 @@ import apsw
 from msgspec.structs import replace
 
 from weftline.store.base import RunFilter, RunRow
-from weftline.store.sqlite.rows import RUN_COLUMNS, shown_run_row
+from weftline.store.sqlite.rows import RUN_COLUMNS, readable_run_row
 from weftline.store.sqlite.texts import rows_of
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
@@ -25,12 +25,12 @@ def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
     source, values, key = _matching(wanted)
     order = f"{_CHANGED} DESC, {key} DESC" if wanted.by_change else f"{key} DESC"
     query = f"SELECT {RUN_COLUMNS} FROM {source} ORDER BY {order} LIMIT ?"
-    return [shown_run_row(row) for row in rows_of(db, query, (*values, wanted.limit))]
+    return [readable_run_row(row) for row in rows_of(db, query, (*values, wanted.limit))]
 
 
 def one(db: apsw.Connection, key: int) -> RunRow | None:
     rows = rows_of(db, _RUN, (key,))
-    return shown_run_row(rows[0]) if rows else None
+    return readable_run_row(rows[0]) if rows else None
 
 
 def count(db: apsw.Connection, wanted: RunFilter) -> int:

@@ -1,15 +1,18 @@
 """B1 and B2: what accounts have is what the logs say, and never more than their limits.
 
-Looked at after commits, whatever has died in between.
+Looked at after commits, whatever has died in between: at the workspace's account, and at those of runs, on which the
+calls of the runs below them are booked too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from weftline.kernel.budget import BudgetRule
-from weftline.kernel.entries import RunEnded
-from weftline.store.budgets import Limit, Sums, workspace_account
+from weftline.kernel.entries import RunCreated, RunEnded
+from weftline.store.base import Write
+from weftline.store.budgets import Limit, Sums, limits_of, workspace_account
 from weftline.store.records import budgets
 from weftline.testing.budgets import Booked, booked, still_held
 from weftline.testing.simulation.disk import Disk
@@ -39,18 +42,29 @@ class BudgetWatch:
                 calls = rng.choice((None, 0, 1, 4))
                 order.budget = BudgetRule(tokens=rng.choice((30_000, 10**6)), calls=calls, on_exceeded=outcome)
 
-    def committed(self) -> None:
-        """After each commit, and when the history is over."""
-        sums = Sums()
-        for one in self._disk.read(budgets.use(self._account)):
-            sums.add(one)
-        for limit in self._limits:
-            spent, reserved = sums.of(limit.unit)
-            what = f"{self._account} has {spent} {limit.unit} spent and {reserved} reserved of {limit.amount}"
-            require("B2", spent + reserved <= limit.amount and min(spent, reserved) >= 0, what)
+    def committed(self, writes: Sequence[Write]) -> None:
+        """After each commit."""
+        self._within(self._account, self._limits)
+        for account in {one.account for write in writes for one in write.bookings if one.account.startswith("run:")}:
+            if (rule := self._rule(account)) is not None:
+                self._within(account, limits_of(rule))
         self._commits += 1
         if self._commits % _EVERY == 0:
             self.compare()
+
+    def _rule(self, account: str) -> BudgetRule | None:
+        """What a run may spend, and those below it."""
+        facts = self._disk.facts(int(account.removeprefix("run:")))
+        return facts[0].head.limits.budget if facts and isinstance(facts[0].head, RunCreated) else None
+
+    def _within(self, account: str, limits: Sequence[Limit]) -> None:
+        sums = Sums()
+        for one in self._disk.read(budgets.use(account)):
+            sums.add(one)
+        for limit in limits:
+            spent, reserved = sums.of(limit.unit)
+            what = f"{account} has {spent} {limit.unit} spent and {reserved} reserved of {limit.amount}"
+            require("B2", spent + reserved <= limit.amount and min(spent, reserved) >= 0, what)
 
     def compare(self) -> None:
         """B1: the accounts are the sums of the logs, and what has ended holds nothing."""

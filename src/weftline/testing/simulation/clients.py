@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from weftline.errors import Conflict, InvalidRequest, NotFound, StoreError, WeftlineError
-from weftline.kernel.entries import CallClosed
+from weftline.kernel.entries import CallClosed, CallStarted
 from weftline.plan import encode_plan
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
@@ -117,10 +117,26 @@ class Clients:
         def asked(id: str) -> None:
             answering.append(self._server.outside(self.people.asked(key, id)))
 
-        reader = Reader(self._server, self._disk, seen, rng=self._rng, on_offer=offered, on_await=asked)
+        def begun(child: str) -> None:
+            answering.append(self._server.outside(self._look_below(order, key, child)))
+
+        reader = Reader(self._server, self._disk, seen, rng=self._rng, on_offer=offered, on_await=asked, on_child=begun)
         await reader.follow(run_id)
         for task in answering:
             await task
+
+    async def _look_below(self, order: Order, key: int, child: str) -> None:
+        """Somebody who follows a run sees that a run below it has begun."""
+        doing: list[Coroutine[Any, Any, None]] = []
+        if self._rng.random() < 0.7:
+            doing.append(self._read(order, _key(child), child))
+        if self._rng.random() < 0.3:
+            doing.append(self.people.look_below(key))
+        if self._rng.random() < 0.1:
+            doing.append(self._rng.choice((self._cancel, self._pause))(_key(child)))
+        if self._rng.random() < 0.06:
+            doing.append(self._cancel(key))
+        await asyncio.gather(*[self._server.outside(one) for one in doing])
 
     # Answering
 
@@ -150,6 +166,12 @@ class Clients:
     def _closed(self, key: int) -> set[str]:
         return {entry.head.id for entry in self._disk.facts(key) if isinstance(entry.head, CallClosed)}
 
+    def _closed_below(self, key: int, run: str = "") -> list[tuple[str, str]]:
+        """The closed calls of a run and of those below it, with the runs that these are of."""
+        children = [entry.head.child for entry in self._disk.facts(key) if isinstance(entry.head, CallStarted)]
+        found = [(run, call) for call in self._closed(key)]
+        return found + [one for child in children if child for one in self._closed_below(_key(child), child)]
+
     # Meddling
 
     def _meddle(self, key: int) -> list[Coroutine[Any, Any, None]]:
@@ -166,8 +188,8 @@ class Clients:
         receipt = await self.insist(lambda engine: engine.cancel(key))
         self._trace.note(f"client: cancel of {key} acknowledged: {receipt.status}")
         require("C1", self._disk.has_ended(key), f"run {key}: cancel acknowledged and the run has not ended")
-        listed = [call.id for call in (*receipt.stopped, *receipt.finished, *receipt.in_doubt)]
-        require("C1", sorted(listed) == sorted(self._closed(key)), f"run {key}: a cancel receipt of {listed}")
+        listed = [(call.run, call.id) for call in (*receipt.stopped, *receipt.finished, *receipt.in_doubt)]
+        require("C1", sorted(listed) == sorted(self._closed_below(key)), f"run {key}: a cancel receipt of {listed}")
         if receipt.status == "cancelled":
             self.acknowledged.cancelled.add(key)
 

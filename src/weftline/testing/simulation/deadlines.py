@@ -43,7 +43,7 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
         return  # after a write of its own has failed it is read again, some time later
     questions = _questions(evidence, log)
     # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
-    rung_s = [_when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, TimerFired)]
+    rung_s = [when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, TimerFired)]
     for one in questions:
         overdue_s = _overdue_s(evidence, one, questions)
         acted_s = min([one.closed_s, *[at_s for at_s in rung_s if at_s >= one.deadline_s]])
@@ -53,7 +53,7 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
 def _questions(evidence: Evidence, log: RunLog) -> list[_Question]:
     asked: dict[str, _Question] = {}
     for entry in log.entries:
-        head, now_s = entry.head, _when_s(evidence, entry)
+        head, now_s = entry.head, when_s(evidence, entry)
         match head:
             case (
                 CallOpened(timeout_us=int() as timeout_us, blocked=False) | AwaitOpened(timeout_us=int() as timeout_us)
@@ -86,14 +86,14 @@ def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
         left_us = limit_us - stopwatch.us
         if not stopwatch.is_running or left_us <= 0:
             continue
-        since_s, acted_s = _when_s(evidence, entry), _when_s(evidence, following)
+        since_s, acted_s = when_s(evidence, entry), when_s(evidence, following)
         due_s = since_s + left_us / 1_000_000
         by_s = due_s + LATE_S
-        if acted_s > by_s and _is_quiet(evidence, since_s, by_s):
+        if acted_s > by_s and is_quiet(evidence, since_s, by_s):
             require("D2", False, f"run {log.key}: its time was up at {due_s:.3f} s, and {acted_s:.3f} s came")
 
 
-def _is_quiet(evidence: Evidence, since_s: float, until_s: float) -> bool:
+def is_quiet(evidence: Evidence, since_s: float, until_s: float) -> bool:
     """Whether one process was there all the time and had no trouble, and none had died before it: after that some runs
     are not driven at once.
     """
@@ -104,7 +104,7 @@ def _is_quiet(evidence: Evidence, since_s: float, until_s: float) -> bool:
     return there and not any(window.touches(since_s, until_s) for window in windows)
 
 
-def _when_s(evidence: Evidence, entry: Entry) -> float:
+def when_s(evidence: Evidence, entry: Entry) -> float:
     return entry.at / 1_000_000 - evidence.epoch_s
 
 

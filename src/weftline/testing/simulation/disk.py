@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from weftline.errors import StoreError, WeftlineError
-from weftline.kernel.entries import Fact, decode_fact
+from weftline.kernel.entries import Fact, RunCreated, decode_fact
+from weftline.runtime import ids
 from weftline.store.base import RunRow, Stored, Write, Written
 from weftline.store.database import Query
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -71,8 +72,8 @@ class Disk:
         self.faults = Faults()
         self.memory = MemoryDisk(id="simulated")
         self.observer = Observer()
-        self.on_commit: Callable[[], None] | None = None
-        """Looks at what is there after each commit."""
+        self.watches: list[Callable[[Sequence[Write]], None]] = []
+        """Look at what is there after each commit of these writes."""
         self._decoded: dict[int, tuple[list[Entry], int]] = {}
         self._view = MemoryStore(self.memory)
         self.workspace = glance(self._view.records.write(workspaces.ensure("sim", now=1)))
@@ -147,9 +148,19 @@ class Disk:
         return glance(self._view.log.thread_messages(thread))
 
     def parked(self) -> dict[int, Parked]:
-        """Runs waiting for someone outside or for a time, not counting those in a thread's queue."""
-        waiting = [row for row in self.rows() if row.ended_at is None and not row.queued and row.due_at != 0]
+        """Runs waiting for someone outside or for a time, not counting those in a thread's queue, nor those that
+        another run of their tree may move: what ends moves the run above it, and what is cancelled those below it.
+        """
+        unfinished = [row for row in self.rows() if row.ended_at is None and not row.queued]
+        moving = {self._root(row.key) for row in unfinished if row.due_at == 0}
+        waiting = [row for row in unfinished if row.due_at != 0 and self._root(row.key) not in moving]
         return {row.key: Parked(row.next_seq, row.due_at) for row in waiting}
+
+    def _root(self, key: int) -> int:
+        """The run at the top of the tree that a run is of."""
+        created = self.facts(key)[0].head
+        above = created.parent if isinstance(created, RunCreated) else None
+        return key if above is None else self._root(ids.key_of(above.run))
 
     # Its faults
 

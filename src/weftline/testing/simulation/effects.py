@@ -25,6 +25,7 @@ from weftline.kernel.lease import CallUnclaimed
 from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.testing.simulation.evidence import Evidence, RunLog
+from weftline.testing.simulation.tools import SUBAGENTS
 from weftline.testing.simulation.trace import require
 from weftline.testing.simulation.world import Execution
 
@@ -146,8 +147,9 @@ def _answers(log: RunLog) -> set[str]:
 def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
     results = {f"{one.tool} {one.number}" for one in evidence.ledger.executions if one.ended in ("returned", "failed")}
     results |= set(evidence.ledger.happened.values())
-    results |= _answers(log)  # A3 looks at which is whose
+    results |= _answers(log)  # A3 looks at which is whose, and H2 at those of children
     for entry in log.entries:
-        if isinstance(entry.head, CallClosed) and entry.head.how == "returned" and entry.head.client is None:
+        head = entry.head
+        if isinstance(head, CallClosed) and head.how == "returned" and not head.client and head.name not in SUBAGENTS:
             text = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits
             require("C3", text in results, f"run {log.key}: the result {text!r} came from nowhere")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.kernel.entries import RunEnded
+from weftline.kernel.entries import RunCreated, RunEnded
 from weftline.runtime import ids
 from weftline.store.base import RunRow, Stored
 from weftline.testing.simulation.clients import Acknowledged
@@ -83,9 +83,17 @@ class Evidence(Struct):
 
     def logs(self) -> list[RunLog]:
         return [
-            RunLog(row, self.disk.items(row.key), self.disk.facts(row.key), self.orders[row.name])
+            RunLog(row, self.disk.items(row.key), self.disk.facts(row.key), self._order(row))
             for row in self.disk.rows()
         ]
+
+    def _order(self, row: RunRow) -> Order:
+        """What was asked for; of a run that another run has asked for, what its log says of that."""
+        created = self.disk.facts(row.key)[0].head
+        if not isinstance(created, RunCreated) or created.parent is None:
+            return self.orders[row.name]
+        limits = created.limits
+        return Order(tag=row.name, in_doubt=limits.in_doubt, policy=limits.policy, budget=limits.budget)
 
     def may_have_lost(self, life: int, log: RunLog) -> bool:
         """Whether the run's memory in that life may have been lost before it was durable."""

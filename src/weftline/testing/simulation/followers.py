@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
-from weftline.kernel.entries import AwaitOpened, CallOpened, RunEnded
+from weftline.kernel.entries import AwaitOpened, CallOpened, CallStarted, RunEnded
 from weftline.kernel.lease import CallUnclaimed
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.lines import Line, lines_of
@@ -31,7 +31,8 @@ class Seen(Struct):
 class Reader:
     """Follows one run to its end.
 
-    `on_offer` is called for every client call that is offered, `on_await` for everything that people are asked.
+    `on_offer` is called for every client call that is offered, `on_await` for everything that people are asked,
+    `on_child` for every run that carries out a call.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Reader:
         rng: Random,
         on_offer: Callable[[str], None],
         on_await: Callable[[str], None],
+        on_child: Callable[[str], None],
     ) -> None:
+        self._on_child = on_child
         self._on_await = on_await
         self._server = server
         self._disk = disk
@@ -105,6 +108,8 @@ class Reader:
                 self._on_offer(head.id)
             elif isinstance(head, AwaitOpened):
                 self._on_await(head.id)
+            elif isinstance(head, CallStarted) and head.child:
+                self._on_child(head.child)
         require("S9", batch.last_seq == seen.last_seq, f"run {seen.run}: {batch.last_seq} is announced and not told")
         require("S9", batch.ended == seen.ended, f"run {seen.run}: at {seen.last_seq} its end is reported wrongly")
 

@@ -17,6 +17,7 @@ from weftline.kernel.state import State
 from weftline.runtime import hub, kept
 from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.budgets import BudgetWatch
+from weftline.testing.simulation.children import ChildWatch
 from weftline.testing.simulation.clients import Clients
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.evidence import Evidence
@@ -24,6 +25,7 @@ from weftline.testing.simulation.invariants import check
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.mishaps import Mishaps
 from weftline.testing.simulation.orders import (
+    call_agents,
     choose_manners,
     choose_orders,
     hand_out_leases,
@@ -111,7 +113,10 @@ class History:
         self._schedules = Schedules(self.disk, self.orders, apart, clock=self.clock) if plans else None
         self._budgets = BudgetWatch(self.disk, self.orders, self._people) if seed % 6 == 0 else None
         if self._budgets is not None:
-            self.disk.on_commit = self._budgets.committed
+            self.disk.watches.append(self._budgets.committed)
+        if seed % 7 == 5 and not any(order.deadly for order in self.orders.values()):
+            call_agents(self.orders, apart)
+            self.disk.watches.append(ChildWatch(self.disk).committed)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build

@@ -9,6 +9,7 @@ from msgspec.json import decode
 
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
+    TEXT_DELTA,
     AttemptStarted,
     CallClosed,
     CancelRequested,
@@ -26,6 +27,7 @@ from weftline.messages import Assistant, Text, User, joined_text
 from weftline.testing.lines import lines_of
 from weftline.testing.simulation.approvals import check_approvals
 from weftline.testing.simulation.billing import check_requests
+from weftline.testing.simulation.children import check_children
 from weftline.testing.simulation.conversation import naive_exchange
 from weftline.testing.simulation.deadlines import check_deadlines, check_time_budgets
 from weftline.testing.simulation.downtime import check_downtime
@@ -55,6 +57,7 @@ def check(evidence: Evidence) -> None:
     for rule in (_created_once, _answers_took_effect, _messages_took_effect, _control_took_effect, check_tools, _seen):
         rule(evidence, logs)
     check_approvals(evidence, logs)
+    check_children(evidence, logs)
     _threads(evidence, logs)
     _innocents(logs)
 
@@ -87,7 +90,7 @@ def _deltas_make_the_message(evidence: Evidence, log: RunLog) -> None:
     """The deltas of the attempt that completed a turn concatenate to its message."""
     texts: dict[tuple[int, int], str] = defaultdict(str)
     for line in lines_of(log.items):
-        if not line.head:
+        if line.kind == TEXT_DELTA:
             delta = decode(line.body)
             texts[delta["turn"], delta["attempt"]] += delta["text"]
     for entry in log.entries:

@@ -21,7 +21,7 @@ from weftline.providers.base import (
     UsageUpdate,
 )
 from weftline.providers.catalog import Catalog
-from weftline.testing.simulation.world import Asked, Life
+from weftline.testing.simulation.world import BELOW, Asked, Life
 
 MODEL = "sim:plain"
 DOOMED = "sim:doomed"
@@ -114,7 +114,8 @@ class SimModel:
     def _calls(self, asked: Asked, request: ModelRequest) -> list[Chunk]:
         rng = self._life.rng
         names = [spec.name for spec in request.tools]
-        if request.tools_disabled or not names or asked.basis.turn >= self._life.manners.turns or rng.random() < 0.25:
+        turns = max(self._life.manners.turns - 2 * asked.tag.count(BELOW), 1)
+        if request.tools_disabled or not names or asked.basis.turn >= turns or rng.random() < 0.25:
             return []
         chunks: list[Chunk] = []
         for index in range(rng.choice((1, 1, 2, 3, 5))):

@@ -28,6 +28,7 @@ from weftline.testing.simulation.tools import (
     SERVER_TOOLS,
     SHAKY,
     SLOW_KILLER,
+    SUBAGENTS,
 )
 from weftline.testing.simulation.world import Manners
 
@@ -58,6 +59,7 @@ class Order(Struct, kw_only=True):
     """Whether its clients claim calls."""
     leases: LeaseRule | None = None
     budget: BudgetRule | None = None
+    max_depth: int = 3
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -83,6 +85,7 @@ class Order(Struct, kw_only=True):
                 policy=self.policy,
                 leases=self.leases,
                 budget=self.budget,
+                max_depth=self.max_depth,
             ),
         )
 
@@ -180,6 +183,14 @@ def hand_out_leases(orders: dict[str, Order], rng: Random) -> None:
             order.tools += (FALLBACK,)
         fallbacks = LeaseRule("fallback", {CLIENT_TOOL: FALLBACK})
         order.leases = rng.choice((None, LeaseRule("reoffer"), LeaseRule("error"), fallbacks))
+
+
+def call_agents(orders: dict[str, Order], rng: Random) -> None:
+    """Has other runs carry out calls of some of the runs."""
+    for order in orders.values():
+        if not order.poison and SHAKY not in order.tools and rng.random() < 0.7:
+            order.tools += rng.choice((SUBAGENTS, SUBAGENTS[:1], SUBAGENTS[1:]))
+            order.max_depth = rng.choice((1, 2, 2, 3))
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

@@ -69,6 +69,14 @@ class People:
             if one.id == id:
                 await self.answer(one)
 
+    async def look_below(self, key: int) -> None:
+        """Somebody who follows the run sees what those below it ask."""
+        await asyncio.sleep(self._rng.random() ** 2 * 10.0)
+        wanted = AwaitFilter(workspace=self._disk.workspace, root=key, limit=100)
+        found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+        for one in found:
+            await self.answer(one)
+
     async def answer(self, one: OpenAwait) -> None:
         rng = self._rng
         if rng.random() < 0.2:

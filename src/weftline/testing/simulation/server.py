@@ -20,7 +20,7 @@ from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
-from weftline.testing.simulation.tools import tools_of
+from weftline.testing.simulation.subagents import tools_of
 from weftline.testing.simulation.trace import Trace, require
 from weftline.testing.simulation.world import Life
 from weftline.workspace.context import Workspaces

@@ -13,6 +13,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     CancelRequested,
+    ChildEnded,
     RunAdopted,
     RunCreated,
     RunEnded,
@@ -22,6 +23,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Usage
 from weftline.testing.simulation.disk import Entry
+from weftline.testing.simulation.tools import SUBAGENTS
 from weftline.testing.simulation.trace import Violation
 
 
@@ -79,6 +81,8 @@ class Shape:
                     self._once.add(call)
             case CallOpened() | CallStarted() | CallClosed():
                 self._call(entry, head)
+            case ChildEnded():
+                self._usage += head.usage
             case AwaitClosed():
                 if head.outcome == "approved" and self._calls.get((head.turn, head.index)) == "started":
                     self._lifted.add((head.turn, head.index))
@@ -115,6 +119,7 @@ class Shape:
             case CallClosed():
                 self._rule("K8", status in ("opened", "started"), entry)
                 began = head.client is not None or status == "started"
+                began = began or (head.how == "failed" and head.name in SUBAGENTS)  # there could be no run for it
                 self._rule("K8", began or head.how not in ("returned", "failed", "in_doubt"), entry)
                 self._calls[call] = "closed"
                 self._active_us += head.active_us

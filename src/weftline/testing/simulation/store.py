@@ -113,8 +113,8 @@ class SimulatedLog:
         if self._wires.dead:
             return
         results = self._disk.commit(writes, lambda fit: self.inner.flush(fit).result())
-        if self._disk.on_commit is not None:
-            self._disk.on_commit()
+        for watch in self._disk.watches:
+            watch(writes)
         self._queue.popleft()
         committed.set_result(None)
         self._disk.observer.after(writes, results)

@@ -39,6 +39,8 @@ LACKS = "fill"
 """Fails because something is missing that a person may know."""
 CODE = "code"
 """Asks for calls of the run's other tools while it runs."""
+SUBAGENTS = ("delegate", "hire")
+"""Their calls are carried out by runs of their own."""
 BOOKKEEPING = "jot"
 """No cap counts its calls."""
 KILLER = "kill"
@@ -50,7 +52,7 @@ SLOW_KILL_S = 10.0
 _SCHEMA = Raw(b'{"type":"object","properties":{"n":{"type":"integer"},"deploy":{"type":"integer"}}}')
 
 
-def tools_of(life: Life) -> dict[str, Tool]:
+def sim_tools(life: Life) -> dict[str, Tool]:
     # A deploy may also change what a tool says about itself.
     shift: Effect = "once" if life.deploy == 2 else "reconcile"
     tools = [
@@ -68,6 +70,8 @@ def tools_of(life: Life) -> dict[str, Tool]:
         LackingTool(life, LACKS, "idempotent"),
         BookkeepingTool(life, BOOKKEEPING, "idempotent", concurrent=True),
         SimCode(life, CODE, "read"),
+        SubagentTool(life, "delegate", "idempotent"),
+        SubagentTool(life, "hire", "idempotent", concurrent=True),
         SimTool(life, KILLER, "read"),
         SimTool(life, SLOW_KILLER, "read"),
         SimTool(life, BROKEN, "read"),
@@ -168,6 +172,10 @@ class SimTool:
 
 class BookkeepingTool(SimTool):
     bookkeeping = True
+
+
+class SubagentTool(SimTool):
+    is_agent = True
 
 
 class InquiringTool(SimTool):

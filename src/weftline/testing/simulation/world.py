@@ -23,6 +23,9 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.testing.simulation.trace import Trace
 
+BELOW = "/"
+"""Between the tag of a run and what tells the runs below it apart."""
+
 
 class Basis(Struct, frozen=True):
     """What a model request is based on: the first `version` facts of the run's log, the last of which permits it."""

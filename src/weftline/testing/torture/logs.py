@@ -17,7 +17,7 @@ from weftline.store import open_for_reading
 from weftline.store.base import LogReader, RunRow, Stored
 from weftline.testing.torture.orders import number_in
 from weftline.wire.events import project_stored
-from weftline.wire.observed import UNSHOWN, delta_frames, frame
+from weftline.wire.observed import HIDDEN, delta_frames, frame
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
 
@@ -59,7 +59,7 @@ class RunLog(Struct, frozen=True):
         frames: dict[int, bytes] = {}
         for item in self.items:
             if not item.head:
-                if item.kind in UNSHOWN:
+                if item.kind in HIDDEN:
                     continue
                 deltas = delta_frames(item.seq, item.kind, item.body, after=0, upto=item.last_seq)
                 frames.update(enumerate([delta.encode() for delta in deltas], item.seq))

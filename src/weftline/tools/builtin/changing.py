@@ -9,7 +9,7 @@ from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, U
 from weftline.tools.builtin.edit_outcomes import EditOutcome, Verdict, outcomes_text
 from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, befores
 from weftline.tools.builtin.file_memory import FileMemory, fingerprint
-from weftline.tools.builtin.paths import meant, shown
+from weftline.tools.builtin.paths import display_path, meant
 from weftline.tools.builtin.workplace import Workplace, errors_for_model
 from weftline.tools.contexts.base import FileBytes, FileTrouble
 from weftline.tools.workers import shared_workers
@@ -28,12 +28,12 @@ class Changing:
             before = await self.content(path)
             if before is not None and before.complete and before.data == data:
                 FileMemory(context.state).wrote(before.path, data)
-                return prompts.no_change_needed(shown(path))
+                return prompts.no_change_needed(display_path(path))
             real = await self._place.context.write_file(await self._place.handle(), meant(path), data)
         FileMemory(context.state).wrote(real, data)
         lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
         describe = prompts.created if before is None else prompts.updated
-        return describe(shown(path), len(data), lines)
+        return describe(display_path(path), len(data), lines)
 
     async def edit(self, path: str, edits: Sequence[Edit], context: ToolContext, *, several: bool) -> str:
         """All of the edits or none."""
@@ -43,8 +43,10 @@ class Changing:
                 after, count = await shared_workers().run(lambda: all_applied(before.data, edits))
             except EditRefused as refused:
                 if several:
-                    raise ToolFailed(prompts.multi_edit_failed(shown(path), refused.number, refused.reason)) from None
-                raise ToolFailed(prompts.edit_refused(shown(path), refused.reason)) from None
+                    raise ToolFailed(
+                        prompts.multi_edit_failed(display_path(path), refused.number, refused.reason)
+                    ) from None
+                raise ToolFailed(prompts.edit_refused(display_path(path), refused.reason)) from None
             await self._store(before, after, context)
         return _edited_text(path, len(edits), count, several=several)
 
@@ -57,7 +59,7 @@ class Changing:
             after, outcomes = await shared_workers().run(lambda: _decided(before.data, edits, verdicts))
             if after != before.data:
                 await self._store(before, after, context)
-        return outcomes_text(shown(path), outcomes)
+        return outcomes_text(display_path(path), outcomes)
 
     async def reconcile(
         self, path: str, edits: Sequence[Edit], verdicts: Sequence[Verdict] | None, context: ToolContext
@@ -87,7 +89,7 @@ class Changing:
         memory.wrote(now.path, now.data)
         if verdicts is None:
             return Happened(_edited_text(path, len(edits), count, several=context.tool_name == "multi_edit"))
-        return Happened(outcomes_text(shown(path), [EditOutcome(one, one == "approved") for one in verdicts]))
+        return Happened(outcomes_text(display_path(path), [EditOutcome(one, one == "approved") for one in verdicts]))
 
     async def content(self, path: str) -> FileBytes | None:
         """The file, or None if there is none."""
@@ -105,9 +107,9 @@ class Changing:
         if self._require_read:
             known = FileMemory(context.state).known(file.path)
             if known is None:
-                raise ToolFailed(prompts.read_first(shown(path)))
+                raise ToolFailed(prompts.read_first(display_path(path)))
             if known != fingerprint(file.data):
-                raise ToolFailed(prompts.read_again(shown(path)))
+                raise ToolFailed(prompts.read_again(display_path(path)))
         return file
 
     async def _store(self, before: FileBytes, after: bytes, context: ToolContext) -> None:
@@ -116,7 +118,9 @@ class Changing:
 
 
 def _edited_text(path: str, edits: int, count: int, *, several: bool) -> str:
-    return prompts.edited_often(shown(path), edits, count) if several else prompts.edited(shown(path), count)
+    return (
+        prompts.edited_often(display_path(path), edits, count) if several else prompts.edited(display_path(path), count)
+    )
 
 
 def _decided(data: bytes, edits: Sequence[Edit], verdicts: Sequence[Verdict]) -> tuple[bytes, list[EditOutcome]]:

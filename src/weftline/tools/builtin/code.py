@@ -166,8 +166,11 @@ class CodeTool:
         self.spec = ToolSpec(CODE, _description(languages, functions), Raw(_parameters(languages)))
         self._validator = ArgsValidator.of(self.spec.parameters)
 
-    def of(self, tools: Mapping[str, Tool], *, shown: Mapping[str, str], hidden: Iterable[str] = ()) -> CodeTool:
-        """With the tools of a run. `shown` has names that the model knows some of them by; `hidden` are not offered.
+    def of(
+        self, tools: Mapping[str, Tool], *, display_names: Mapping[str, str], hidden: Iterable[str] = ()
+    ) -> CodeTool:
+        """With the tools of a run. `display_names` has names that the model knows some of them by; `hidden` are not
+        offered.
 
         Raises `ValueError` for a name in `tools=[…]` that the agent does not have.
         """
@@ -181,7 +184,7 @@ class CodeTool:
             if not chosen or isinstance(tool, CodeTool) or is_hidden(tool) or ends_run(tool):
                 continue
             spec = tool.spec
-            own = function_name(shown.get(name, name), functions)
+            own = function_name(display_names.get(name, name), functions)
             functions[own] = function_of(
                 name, name=own, description=spec.description, parameters=bytes(spec.parameters)
             )

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from weftline import prompts_code
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.json_size import is_modest
 from weftline.messages import joined_text
 from weftline.sandbox.request import JS_WORDS
 from weftline.tools.base import ToolFailed, ToolOutput
@@ -129,7 +130,7 @@ def _plain(value: object) -> object:
 def value_of(output: ToolOutput) -> object:
     """What code receives as a result: an object or a list if the text is one in JSON, or else the text."""
     text = joined_text(output.parts)
-    if text[:1] in ("{", "["):
+    if text[:1] in ("{", "[") and is_modest(text):
         try:
             found: object = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):

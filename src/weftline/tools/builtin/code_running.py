@@ -104,11 +104,11 @@ def to_tool_output(result: CodeResult, calls: list[str]) -> ToolOutput:
     """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code_result(_shown(result.result), logs, calls))
+        return ToolOutput.of(prompts.code_result(_to_text(result.result), logs, calls))
     return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 
-def _shown(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(_text_of(value), ensure_ascii=False)
 
 
@@ -134,7 +134,7 @@ def _logs(logs: tuple[CodeLog, ...]) -> str:
     lines: list[str] = []
     left = MAX_LOG_CHARS
     for one in logs:
-        line = " ".join([_shown(arg) for arg in one.args])
+        line = " ".join([_to_text(arg) for arg in one.args])
         line = line if one.level in ("log", "info") else f"[{one.level}] {line}"
         left -= len(line) + 1
         if left < 0:

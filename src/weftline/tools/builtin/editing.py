@@ -192,5 +192,5 @@ def nearest(data: bytes, old: str) -> str:
     if best < 0:
         return ""
     count = min(_PREVIEW_LINES, old.removesuffix("\n").count("\n") + 1)
-    shown = lines[best : best + count]
-    return "\n".join(f"{number}\t{line[:500]}" for number, line in enumerate(shown, best + 1))
+    excerpt = lines[best : best + count]
+    return "\n".join(f"{number}\t{line[:500]}" for number, line in enumerate(excerpt, best + 1))

@@ -20,7 +20,7 @@ from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
 from weftline.tools.builtin.editing import Edit
 from weftline.tools.builtin.file_memory import FileMemory
 from weftline.tools.builtin.matching import Matcher, installed_ripgrep
-from weftline.tools.builtin.paths import meant, shown
+from weftline.tools.builtin.paths import display_path, meant
 from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
 from weftline.tools.builtin.searching import Found, Search, entry_line, inside, listed, made_glob
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_the_loop, workplace
@@ -111,14 +111,14 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
         async with errors_for_model():
             file = await place.context.read_file(await place.handle(), meant(path))
         if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
-            return prompts.binary_file(shown(path), len(file.data), more=not file.complete)
+            return prompts.binary_file(display_path(path), len(file.data), more=not file.complete)
         memory = FileMemory(context.state)
         part = await off_the_loop(
-            lambda: page(file.data, wanted, path=shown(path), numbered=line_numbers, complete=file.complete),
+            lambda: page(file.data, wanted, path=display_path(path), numbered=line_numbers, complete=file.complete),
             size=len(file.data),
         )
         if dedup and part.last and memory.has_seen(file.path, file.data, wanted):
-            return prompts.unchanged_read(shown(path), part.first, part.last)
+            return prompts.unchanged_read(display_path(path), part.first, part.last)
         memory.saw(file.path, file.data, wanted)
         return part.text
 
@@ -157,13 +157,13 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
             listing = await listed(place, meant(path), recursive=True, skip=skip)
         found = await shared_workers().run(
             lambda: [
-                shown(entry.path) + ("/" if entry.kind == "directory" else "")
+                display_path(entry.path) + ("/" if entry.kind == "directory" else "")
                 for entry in listing.entries
                 if wanted.matches(inside(entry, listing.path))
             ]
         )
         if not found:
-            return prompts.nothing_matches(shown(pattern))
+            return prompts.nothing_matches(display_path(pattern))
         return _some(found, offset, complete=listing.complete)
 
     return glob
@@ -209,9 +209,9 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
         notes = [prompts.matches_remain(offset + 1, offset + len(found))] if more else []
         notes += [prompts.not_all_looked_at(search.left_out)] if search.left_out else []
         if not found:
-            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(shown(pattern))
+            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(display_path(pattern))
             return "\n".join([nothing, *notes])
-        return "\n".join([*(match.shown() for match in found), *notes])
+        return "\n".join([*(match.render() for match in found), *notes])
 
     return grep
 

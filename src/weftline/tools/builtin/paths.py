@@ -16,7 +16,7 @@ _SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LONG = {"\\": "\\", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """A path on one line, in valid Unicode."""
     quoted = len(path) > 1 and path[0] == path[-1] == '"'
     if not quoted and not _ODD.search(path):
@@ -25,11 +25,11 @@ def shown(path: str) -> str:
 
 
 def meant(text: str) -> str:
-    """The path that `shown` shows as `text`; the text itself if it does not show any."""
+    """The path that `display_path` turns into `text`; the text itself if there is none."""
     if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
         return text
     path = _ESCAPE.sub(_unescape, text[1:-1])
-    return path if shown(path) == text else text
+    return path if display_path(path) == text else text
 
 
 def _escape(character: str) -> str:

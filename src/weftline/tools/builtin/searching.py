@@ -12,7 +12,7 @@ from weftline import prompts_files as prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher
-from weftline.tools.builtin.paths import shown
+from weftline.tools.builtin.paths import display_path
 from weftline.tools.builtin.workplace import Workplace
 from weftline.tools.contexts.base import Entry, FileBytes, FileKind, FileTrouble, Listing
 
@@ -32,16 +32,16 @@ class Found(Struct, frozen=True):
     number: int
     text: str
 
-    def shown(self) -> str:
+    def render(self) -> str:
         cut = self.text if len(self.text) <= MAX_LINE_CHARS else self.text[:MAX_LINE_CHARS] + "…"
-        return f"{shown(self.path)}:{self.number}:{cut}"
+        return f"{display_path(self.path)}:{self.number}:{cut}"
 
 
 def made_glob(pattern: str) -> Glob:
     try:
         return Glob(pattern)
     except BadGlob:
-        raise ToolFailed(prompts.bad_glob(shown(pattern[:100]))) from None
+        raise ToolFailed(prompts.bad_glob(display_path(pattern[:100]))) from None
 
 
 async def listed(place: Workplace, path: str, *, recursive: bool, skip: Collection[str]) -> Listing:
@@ -156,4 +156,4 @@ def inside(entry: Entry, folder: str) -> str:
 
 
 def entry_line(entry: Entry, folder: str) -> str:
-    return shown(inside(entry, folder)) + _MARKS[entry.kind]
+    return display_path(inside(entry, folder)) + _MARKS[entry.kind]

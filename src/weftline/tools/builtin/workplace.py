@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from weftline import prompts_files as prompts
 from weftline.tools.base import ToolFailed
-from weftline.tools.builtin.paths import shown
+from weftline.tools.builtin.paths import display_path
 from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileTrouble, Handle
 from weftline.tools.contexts.process import ProcessContext
 from weftline.tools.workers import shared_workers
@@ -77,6 +77,8 @@ async def errors_for_model() -> AsyncGenerator[None]:
     try:
         yield
     except FileTrouble as trouble:
-        raise ToolFailed(prompts.file_trouble(shown(trouble.path), trouble.kind, shown(trouble.reason))) from None
+        raise ToolFailed(
+            prompts.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
+        ) from None
     except (ContextUnavailable, ContextDestroyed) as error:
         raise ToolFailed(error.message) from None

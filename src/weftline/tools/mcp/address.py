@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from weftline.redaction import Redactor, shown_url
+from weftline.redaction import Redactor, redact_url
 
 Transport: TypeAlias = Literal["http", "sse"]
 """Streamable HTTP, or the older kind with one long stream of events."""
@@ -34,11 +34,11 @@ class McpAddress(Struct, frozen=True, dict=True):
         return Redactor.of_request(self.url, dict(self.headers))
 
     @property
-    def shown(self) -> str:
-        return shown_url(self.url)
+    def display_url(self) -> str:
+        return redact_url(self.url)
 
     def __repr__(self) -> str:
-        return f"McpAddress({self.workspace}, {self.shown!r})"
+        return f"McpAddress({self.workspace}, {self.display_url!r})"
 
 
 class McpCommand(Struct, frozen=True, dict=True):
@@ -55,12 +55,12 @@ class McpCommand(Struct, frozen=True, dict=True):
         return Redactor.of_environment(dict(self.env))
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         """Without its arguments: any of them may be a token."""
         return self.command[0]
 
     def __repr__(self) -> str:
-        return f"McpCommand({self.shown!r})"
+        return f"McpCommand({self.display_url!r})"
 
 
 McpPlace: TypeAlias = McpAddress | McpCommand

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.json_size import is_modest
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -90,8 +91,8 @@ class Form(Struct, frozen=True, omit_defaults=True):
         if not fields:
             return {}
         try:
-            whole: object = msgspec.json.decode(answer)
-        except msgspec.DecodeError:
+            whole: object = msgspec.json.decode(answer) if is_modest(answer) else None
+        except (msgspec.DecodeError, RecursionError):
             whole = None
         if isinstance(whole, dict):
             return cast("dict[str, Any]", whole)
@@ -201,8 +202,8 @@ def _parsed(field: Mapping[str, Any], text: str) -> object:
             return {_YES: True, "true": True, _NO: False, "false": False}.get(text.casefold(), text)
         case "integer" | "number":
             try:
-                value: object = msgspec.json.decode(text)
-            except msgspec.DecodeError:
+                value: object = msgspec.json.decode(text) if is_modest(text) else text
+            except (msgspec.DecodeError, RecursionError):
                 return text
             return value if isinstance(value, int | float) else text
         case "array":

@@ -278,7 +278,7 @@ class Connection:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
                 # `McpTool` does that with a bound.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
-                read_leniently(client, server=self.address.shown, redact=lambda text: self.redactor.text(text))
+                read_leniently(client, server=self.address.display_url, redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:

@@ -281,7 +281,7 @@ async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
 
 
 def _cut_short(connection: Connection, found: dict[str, McpEntry]) -> tuple[McpEntry, ...]:
-    where = connection.address.shown
+    where = connection.address.display_url
     limits = f"{MAX_TOOLS:,} tools on {MAX_PAGES:,} pages"
     logger.warning("the MCP server %s lists more than %s; %d of its tools are offered", where, limits, len(found))
     return tuple(found.values())

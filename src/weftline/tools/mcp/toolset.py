@@ -191,7 +191,7 @@ class McpServer:
         return self._asked.on_sample == "model"
 
     def __repr__(self) -> str:
-        return f"<mcp {self.name!r} {self._place.shown}>"
+        return f"<mcp {self.name!r} {self._place.display_url}>"
 
     # As `ServerToolset`
 
@@ -268,8 +268,8 @@ class McpServer:
         """One of the server's prompts as text, its messages below each other."""
         async with self._client() as client:
             result = await client.get_prompt(name, arguments)
-        shown = self._redacted([part for one in result.messages for part in content_parts(one.content)])
-        return "\n\n".join([part.text for part in shown if isinstance(part, Text)])
+        parts = self._redacted([part for one in result.messages for part in content_parts(one.content)])
+        return "\n\n".join([part.text for part in parts if isinstance(part, Text)])
 
     def _redacted(self, parts: list[UserPart]) -> tuple[UserPart, ...]:
         return redacted(ToolOutput(tuple(parts)), self._place.redactor).parts

@@ -1,0 +1,59 @@
+"""What clients read about a run that failed, where an operator has better words for it.
+
+What there was to say otherwise stays in the terminal entry, beside what led to it; no client is shown either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, get_args
+
+from msgspec.structs import replace
+
+from weftline.failure import Cause
+from weftline.kernel import bodies
+from weftline.kernel.budgeting import STOPPED, UNPRICED
+from weftline.kernel.entries import RunEnded
+from weftline.kernel.policy import FinalReason
+from weftline.providers.base import ErrorClass
+from weftline.redaction import REDACTED
+from weftline.runtime.live import Draft
+from weftline.tools.results import causes_of
+
+CODES: Final = frozenset(
+    {
+        *get_args(ErrorClass),
+        *get_args(FinalReason),
+        STOPPED,
+        UNPRICED,
+        "agent_error",
+        "await_expired",
+        "invalid_output",
+        "local_timeout",
+        "nobody_to_ask",
+        "worker_error",
+    }
+)
+"""The error codes of runs."""
+_MAX_CAUSE_CHARS = 2_000
+_CREDENTIAL = re.compile(
+    r"(?i)\b(?:(?:bearer|basic)\s+[\w.~+/=-]{8,}|(?:sk|pk|key|token|secret)[-_=:]\s*[\w.~+/-]{8,})"
+)
+
+
+def in_public(facts: Sequence[Draft], texts: Mapping[str, str]) -> Sequence[Draft]:
+    """The facts that end a run, with the operator's text in place of its error."""
+    last = facts[-1]
+    if type(last.head) is not RunEnded or last.head.status != "failed" or last.head.code not in texts:
+        return facts
+    ended = bodies.decode_ended(last.body)
+    ended.error, ended.full = texts[last.head.code], ended.full or ended.error
+    return (*facts[:-1], replace(last, body=bodies.encode(ended)))
+
+
+def kept_causes(error: BaseException) -> tuple[Cause, ...]:
+    """What led to an error, for whoever reads the log: the nearest first, without what looks like a credential."""
+    return tuple(
+        [Cause(one.type, _CREDENTIAL.sub(REDACTED, one.message)[:_MAX_CAUSE_CHARS]) for one in causes_of(error)]
+    )

@@ -1,0 +1,92 @@
+"""Callers under whom a run leaves memory, and a start that fails: nobody waits in vain, and nothing happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, plan, until
+from weftline.errors import StoreError, Unavailable
+from weftline.kernel.entries import KIND, MessageQueued
+from weftline.plan import LocalRef
+from weftline.providers.catalog import Catalog
+from weftline.runtime import kept
+from weftline.runtime.budgets import Ledger
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.store.memory import MemoryDisk
+
+SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
+
+
+class Place:
+    """An engine with one run that waits for its client; whoever looks for an earlier message is held up."""
+
+    def __init__(self) -> None:
+        self.store = MoodyStore(MemoryDisk())
+        self.engine, _ = engine_on(self.store, SCRIPTS)
+        self.gate, self.looks = asyncio.Event(), 0
+        self._newest_facts = self.store.log.newest_facts
+        self.store.log.newest_facts = self._held_up
+
+    async def _held_up(self, *args: Any, **options: Any) -> Any:
+        found = await self._newest_facts(*args, **options)
+        self.looks += 1
+        await self.gate.wait()
+        return found
+
+    async def start(self) -> int:
+        space = await self.engine.workspace("acme")
+        run_id = await self.engine.create(space, plan("ask", LocalRef("ask")))
+        key = await self.engine.locate(run_id, workspace=space)
+        follower = self.engine.follow(key, run_id)
+        seen: list[str] = []
+        while "call.opened" not in seen:
+            seen += [item.kind for batch in await follower.next() or () for item in batch.items]
+        follower.close()
+        return key
+
+
+async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_run_leaves_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "KEEP_S", 0.001)
+    monkeypatch.setattr(kept, "_SWEEP_S", 0.001)
+    place = Place()
+    async with place.engine as it, asyncio.timeout(TIMEOUT_S):
+        key = await place.start()
+        both = [asyncio.create_task(it.follow_up(key, "And?", idempotency_key="k")) for _ in range(2)]
+        await until(lambda: place.looks == 2 and key in place.store.log.released)
+        place.gate.set()
+        assert len({await one for one in both}) == 1
+        queued = (KIND[MessageQueued],)
+        assert len(await place.store.log.newest_facts(key, kinds=queued, limit=9, max_bytes=9_999)) == 1
+
+
+async def test_whoever_rests_on_what_the_store_has_refused_is_told_so() -> None:
+    place = Place()
+    async with place.engine as it, asyncio.timeout(TIMEOUT_S):
+        key = await place.start()
+        looking = asyncio.create_task(it.follow_up(key, "And?", idempotency_key="k"))
+        await until(lambda: place.looks)
+        place.store.log.refusals = 1
+        with pytest.raises(Unavailable):
+            await it.steer(key, "Stop.")
+        place.gate.set()
+        with pytest.raises(Unavailable, match="not accepting writes"):
+            await looking
+
+
+async def test_a_start_that_fails_leaves_the_store_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unreadable(ledger: Ledger, records: Any) -> None:
+        raise StoreError("The store could not be read.")
+
+    first = EmbeddedEngine(tmp_path, models=Catalog())
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "open", unreadable)
+        with pytest.raises(StoreError, match="could not be read"):
+            await first.start()
+    async with EmbeddedEngine(tmp_path, models=Catalog()):
+        pass

@@ -1,0 +1,41 @@
+"""In policies and their clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from simulation.planted.bug import Bug, DecidesOnAnotherState
+from weftline.kernel.state import ActiveTime, State
+from weftline.runtime.driver import TakeStep
+from weftline.store.base import Loaded
+from weftline.testing.simulation.store import SimulatedLog
+
+
+def sees(**use: Any) -> Callable[[], TakeStep]:
+    return lambda: DecidesOnAnotherState(lambda state: replace(state, policy=replace(state.policy, **use)))
+
+
+def _with_a_fast_clock(state: State) -> State:
+    time = state.policy.time
+    return replace(state, policy=replace(state.policy, time=replace(time, us=2 * time.us)))
+
+
+class TakesDowntimeForWork(SimulatedLog):
+    """A run that another process drove looks like one of this one's."""
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await super().claim(key, kinds=kinds)
+        return None if loaded is None else replace(loaded, row=replace(loaded.row, epoch=loaded.epoch))
+
+
+BUGS = (
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=305),
+    Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=224),
+    Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=35),
+    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=107),
+    Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
+    Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
+)

@@ -1,0 +1,155 @@
+"""In the store: reads, commits and trials."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from simulation.planted.bug import Bug, Flushes
+from store.planted import EpochsOnlyForWorkInFlight
+from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
+from weftline.testing.simulation.store import SimulatedLog
+
+
+class Reads(SimulatedLog):
+    """A claim that reads the conversation wrongly."""
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await super().claim(key, kinds=kinds)
+        if loaded is not None:
+            await self.spoil(loaded)
+        return loaded
+
+    async def spoil(self, loaded: Loaded) -> None: ...
+
+
+class ReadsARowTwice(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        loaded.conversation += loaded.conversation[-1:]
+
+
+class MissesARow(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        results = [row for row in loaded.conversation if row.kind == "call.closed"]
+        loaded.conversation = [row for row in loaded.conversation if row not in results[-1:]]
+
+
+class ReadsInTheWrongOrder(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        loaded.conversation[-2:] = loaded.conversation[-2:][::-1]
+
+
+class ReadsTheConversationOfAnother(Reads):
+    async def spoil(self, loaded: Loaded) -> None:
+        others = await self.inner.facts(loaded.row.key - 1, kinds=("turn.completed", "call.closed"))
+        loaded.conversation = others or loaded.conversation
+
+
+class ReadsTheThreadOfAnother(SimulatedLog):
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        return await super().thread_messages(1 if thread == 2 else 2) or await super().thread_messages(thread)
+
+
+class EndsTwice(Flushes):
+    """Somebody makes sure that a cancelled run ends, and does not look whether it has."""
+
+    def spoil(self, write: Write) -> None:
+        if write.status == "cancelled" and write.items[-1].kind == "run.ended":
+            last = write.items[-1]
+            write.items.append(Item(last.at, last.kind, last.head, last.body))
+
+
+class OnlyTheRequesterWakes(Flushes):
+    """What comes from outside does not make its run due: whoever asked wakes it afterwards, if still there."""
+
+    def spoil(self, write: Write) -> None:
+        if write.due_at == 0 and {item.kind for item in write.items} <= {"message.queued", "run.resumed"}:
+            write.due_at = None if write.items else 0
+
+
+class HearsOfNoProgress(Flushes):
+    """Whatever a run brings to its end, it stays under suspicion."""
+
+    def spoil(self, write: Write) -> None:
+        write.progress = Progress.NONE
+
+
+class EndsInTwoTransactions(SimulatedLog):
+    """A run ends in one transaction and leaves its thread in the next."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        ends = [write for write in writes if write.thread_end is not None]
+        if not ends:
+            return super().flush(writes)
+        report: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        leaving = [_leaves(write) for write in ends]
+        for write in ends:
+            write.thread_end = None
+        first = super().flush(writes)
+
+        def second(done: asyncio.Future[list[Written]]) -> None:
+            results = done.result()
+            after = SimulatedLog.flush(self, leaving)
+            after.add_done_callback(lambda left: third(results, left.result()))
+
+        def third(results: list[Written], left: list[Written]) -> None:
+            for write, result in zip(ends, left, strict=True):
+                results[list(writes).index(write)].promoted = result.promoted
+            report.set_result(results)
+
+        first.add_done_callback(second)
+        return report
+
+
+def _leaves(write: Write) -> Write:
+    seq = write.base_seq + sum(item.count for item in write.items)
+    return replace(write, items=[], new=None, state=None, base_seq=seq, base_version=write.version)
+
+
+class SaysYesToAWriteThatFailed(SimulatedLog):
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        report: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+
+        def tell(done: asyncio.Future[list[Written]]) -> None:
+            report.set_result([replace(one, outcome="ok", error=None) for one in done.result()])
+
+        super().flush(writes).add_done_callback(tell)
+        return report
+
+
+class NotesNoTrial(SimulatedLog):
+    """Who is being recovered is noted when that is done, which a run that kills the process never lets happen."""
+
+    async def begin_trial(self, keys: Sequence[int]) -> None:
+        pass
+
+
+class ForgetsTimersWithTheProcess(SimulatedLog):
+    """Timers are armed when a run is parked, and by no start."""
+
+    async def next_due(self, after: int) -> int | None:
+        return None
+
+
+def _epochs(inner: LogStore) -> Any:
+    return EpochsOnlyForWorkInFlight(inner)
+
+
+BUGS = (
+    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, first_seed=2),
+    Bug("misses_a_row", "M1", log=MissesARow, first_seed=2),
+    Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder, first_seed=1),
+    Bug("reads_the_conversation_of_another_run", "M1", log=ReadsTheConversationOfAnother, first_seed=2),
+    Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother, first_seed=1),
+    Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
+    Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
+    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=7),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=80),
+    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
+    Bug("notes_no_trial", "C13", log=NotesNoTrial, first_seed=4),
+    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=407),
+    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
+)

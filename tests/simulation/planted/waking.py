@@ -1,0 +1,74 @@
+"""In wake-ups and followers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+from simulation.planted.bug import Bug
+from weftline.runtime.clock import Clock
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import EntryBatch
+from weftline.runtime.hub import Subscription
+from weftline.runtime.live import LiveRun
+
+
+class DropsEarlyTimers:
+    """Rings when the loop's timer does, and forgets a time that the wall clock has not reached by then."""
+
+    def __init__(self, ring: Callable[[], None], *, on_stall: Callable[[int], None], clock: Clock) -> None:
+        self._ring = ring
+        self._clock = clock
+
+    def at(self, due_at: int) -> None:
+        wait_s = max((due_at - self._clock.now_us()) / 1_000_000, 0.0)
+        asyncio.get_running_loop().call_later(wait_s, self._look, due_at)
+
+    def _look(self, due_at: int) -> None:
+        if self._clock.now_us() >= due_at:
+            self._ring()
+
+    def stop(self) -> None: ...
+
+
+class Forgetful(Subscription):
+    """A slow reader loses its place with its queue."""
+
+    __slots__ = ()
+
+    def push(self, batch: EntryBatch) -> None:
+        self.taken = self.last_seq
+        super().push(batch)
+
+
+class LosesThePlaceOfSlowReaders(EmbeddedEngine):
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
+        followed = super().follow(key, run_id, after=after, workspace=workspace)
+        followed.__class__ = Forgetful
+        return followed
+
+
+class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
+    """Clients get the grace of a start also for what code asks them after it."""
+
+    async def start(self) -> Self:
+        await super().start()
+        timers = self._residents.timers
+        real = timers._grace_ends  # pyright: ignore[reportPrivateUsage]
+
+        def planted(run: LiveRun, now: int) -> int | None:
+            calls, asked = run.state.batch.calls, run.state.questions.open.values()
+            nested = any(one.kind == "call" and calls[one.index].parent is not None for one in asked)
+            until = timers._grace_until  # pyright: ignore[reportPrivateUsage]
+            return until if nested and until > now else real(run, now)
+
+        timers._grace_ends = planted  # pyright: ignore[reportPrivateUsage]
+        return self
+
+
+BUGS = (
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=322),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=204),
+    Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
+)
