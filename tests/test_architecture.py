@@ -25,7 +25,7 @@ BASE = frozenset(
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
     | {"weftline.trace_context"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
-    | {"weftline.turns", "weftline.engine_options"}
+    | {"weftline.titles", "weftline.turns", "weftline.engine_options"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.suggestions": frozenset(),
     "weftline.trace_context": frozenset(),
     "weftline.surrogates": frozenset(),
+    "weftline.titles": frozenset(),
     "weftline.turns": frozenset(),
     "weftline.bounded": frozenset({"weftline.turns"}),
     "weftline.a2a_answers": frozenset({"weftline.json_size"}),

@@ -78,7 +78,8 @@ class CallOpened(Event, frozen=True):
     """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
     offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
 
-    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself.
+    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself. `display_hint`
+    is what people read about it while it is under way.
     """
 
     call_id: str
@@ -88,6 +89,7 @@ class CallOpened(Event, frozen=True):
     client: str | None = None
     parent_call: str | None = None
     attempt: int = 1
+    display_hint: str = ""
 
 
 class CallClaimed(Event, frozen=True):

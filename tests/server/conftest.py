@@ -15,13 +15,14 @@ from weftline.testing import ServerProcess
 from .kit import Api
 from .scripts import LARGE_SCRIPTS, SCRIPTS, TOOLS
 
+CONFIG = '[server]\ndisplay_hints = { pay = "Paying {payee}" }\n'
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
     scripts = SCRIPTS | LARGE_SCRIPTS
-    with ServerProcess(tmp_path_factory.mktemp("server"), scripts=scripts, tools=TOOLS) as running:
+    with ServerProcess(tmp_path_factory.mktemp("server"), config=CONFIG, scripts=scripts, tools=TOOLS) as running:
         yield running
 
 

@@ -61,7 +61,8 @@ async def test_a_server_tool_is_announced_and_its_result_shown(api: Api) -> None
         "toolCalls": [{"id": use, "name": "echo", "input": {"text": "said"}}],
     }
     args = {"text": "said"}
-    assert call.payload == {"toolUseId": use, "name": "echo", "input": args, "args": args, "turn": 0}
+    told = {"toolUseId": use, "name": "echo", "input": args, "args": args, "turn": 0, "displayHint": "Echo"}
+    assert call.payload == told
     shown = dict(result.payload)
     assert shown.pop("telemetry").keys() == {"durationMs"}
     assert shown == {

@@ -117,8 +117,9 @@ def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
 def test_an_offer_shows_the_final_arguments_and_a_blocked_call_is_not_offered() -> None:
     body = bodies.OpenedBody(Raw(b'{"at":"here"}'), Raw(b'{"mcpServer":"files"}'))
     args = {"at": "here"}
-    server = {"toolUseId": "c1", "name": "look", "input": args, "args": args, "turn": 2}
-    client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "turn": 2, "mcpServer": "files"}
+    server = {"toolUseId": "c1", "name": "look", "input": args, "args": args, "turn": 2, "displayHint": "Look"}
+    client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "turn": 2, "displayHint": "Look"}
+    client["mcpServer"] = "files"
     assert event(CallOpened(2, 0, "c1", "look", "d"), body) == ("tool_call", server)
     assert event(CallOpened(2, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
     assert project(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None

@@ -55,6 +55,7 @@ from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
+from weftline.tools.titles import one_line
 from weftline.tools.workers import left_behind
 from weftline.trace_context import below
 
@@ -305,7 +306,8 @@ class AgentCode:
         if call.tool is None or not fits:
             return replace(await self._around.unfit(call), over=verdict.over, steer=verdict.steer)
         allowed = "" if gate.asks is not None else self._preapproved(call, object_of(final), context)
-        return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed)
+        hint = one_line(str(gate.display_hint))
+        return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed, hint=hint)
 
     def _preapproved(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> str:
         """Why nobody has to be asked about a call that its tool would ask about; "" if there is no reason."""

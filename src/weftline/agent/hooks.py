@@ -231,7 +231,7 @@ class CallPoint(Point):
 
 
 @dataclass(eq=False)
-class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args",)):
+class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "display_hint")):
     """A call that the model asked for, before anything is done about it.
 
     `args` are as the tool would get them: coerced, with defaults. `issues` says why they do not fit, if they do not;
@@ -244,6 +244,8 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args",)):
     known: bool = True
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tool was called in this run so far."""
+    display_hint: str = ""
+    """What people read about the call while it is under way, in place of what its tool says."""
 
     _blocked: str | None = None
     _answer: object = None

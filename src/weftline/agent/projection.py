@@ -24,6 +24,7 @@ from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
 from weftline.runtime.engine import EntryBatch
+from weftline.titles import titled
 
 _decode = msgspec.json.Decoder().decode
 _decode_delta = msgspec.json.Decoder(events.TextDelta).decode
@@ -77,14 +78,15 @@ def _finished(head: log.TurnCompleted, body: bytes) -> AnyEvent:
 def _opened(head: log.CallOpened, body: bytes) -> AnyEvent | None:
     if head.blocked:
         return None
-    args = object_of(bodies.decode_opened(body).args)
+    opened = bodies.decode_opened(body)
     return events.CallOpened(
         call_id=head.id,
         name=head.name,
-        args=args,
+        args=object_of(opened.args),
         turn=head.turn,
         client=head.client,
         parent_call=head.parent or None,
+        display_hint=opened.hint or titled(head.name),
     )
 
 
@@ -97,9 +99,15 @@ def _claimed(head: CallClaimed, body: bytes) -> AnyEvent | None:
 def _unclaimed(head: CallUnclaimed, body: bytes) -> AnyEvent:
     if head.fallback:
         return events.CallFellBack(call_id=head.id, name=head.name, fallback=head.fallback, turn=head.turn)
-    args = object_of(bodies.decode_opened(body).args)
+    opened = bodies.decode_opened(body)
     return events.CallOpened(
-        call_id=head.id, name=head.name, args=args, turn=head.turn, client=head.client, attempt=head.attempt
+        call_id=head.id,
+        name=head.name,
+        args=object_of(opened.args),
+        turn=head.turn,
+        client=head.client,
+        attempt=head.attempt,
+        display_hint=opened.hint or titled(head.name),
     )
 
 

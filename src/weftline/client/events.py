@@ -132,6 +132,7 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "tokens_before": ("tokensBefore",),
     "tokens_after": ("tokensAfter",),
     "data": ("note",),
+    "display_hint": ("displayHint",),
 }
 """The fields of events that have another name on the wire, or one of two."""
 _MISSING: dict[str, Any] = {

@@ -120,6 +120,8 @@ class GatedBody(Struct, omit_defaults=True):
     ask: AskBody | None = None
     bounds: Bounds | None = None
     """Of an answer that is a part of something larger."""
+    hint: str = ""
+    """What people are to read about the call, in place of what its tool says."""
 
 
 class AwaitBody(Struct, omit_defaults=True):
@@ -190,6 +192,8 @@ class OpenedBody(Struct, omit_defaults=True):
 
     args: Raw
     echo: Raw | UnsetType = UNSET
+    hint: str = ""
+    """What people read about the call while it is under way. Empty for the name of its tool in words."""
 
 
 class ClosedBody(Struct, omit_defaults=True):

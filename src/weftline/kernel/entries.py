@@ -36,7 +36,7 @@ from weftline.kernel.words import OF_RUN as OF_RUN
 from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
-FORMAT = 6
+FORMAT = 7
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number

@@ -69,6 +69,8 @@ class Gated(Struct, frozen=True):
     """Of an answer that is a part of something larger."""
     allowed_by: str = ""
     """Why nobody has to be asked what its tool would ask."""
+    hint: str = ""
+    """What people read about the call, in place of what its tool says."""
 
 
 class PendingAwait(Struct, frozen=True):

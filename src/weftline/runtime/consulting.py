@@ -48,6 +48,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
         gated.steer,
         asking.body,
         None if asking.problem else gated.bounds,
+        gated.hint,
     )
     head = CallGated(
         command.turn,

@@ -51,6 +51,7 @@ from weftline.runtime.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
+from weftline.tools.titles import display_hint
 
 TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
@@ -277,14 +278,17 @@ def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
     """What a call is announced with: its final arguments, and what a client gets besides."""
-    args = work.conversation.turn.args
+    turn = work.conversation.turn
+    args = turn.args[head.index] if head.index < len(turn.args) else b"{}"
+    if isinstance(head, CallOpened) and head.blocked:
+        return bodies.OpenedBody(Raw(args))
+    tool = None if work.toolbox is None else work.toolbox.get(head.name)
     echo: Raw | UnsetType = UNSET
-    announced = isinstance(head, CallUnclaimed) or not head.blocked
-    if head.client is not None and announced and work.toolbox is not None:
-        tool = work.toolbox.get(head.name)
-        if tool is not None and tool.echo is not None:
-            echo = tool.echo
-    return bodies.OpenedBody(Raw(args[head.index] if head.index < len(args) else b"{}"), echo)
+    if head.client is not None and tool is not None and tool.echo is not None:
+        echo = tool.echo
+    gated = turn.gated.get(head.index)
+    hint = gated.hint if gated is not None and gated.hint else display_hint(tool, head.name, args)
+    return bodies.OpenedBody(Raw(args), echo, hint)
 
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:

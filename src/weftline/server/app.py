@@ -19,6 +19,7 @@ from weftline.runtime.turns import Turns
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.cursors import SealedCursors
+from weftline.server.display_hints import DisplayHints
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
@@ -32,7 +33,7 @@ from weftline.server.places import Places
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
-from weftline.server.sse import Backlog
+from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.trace_context import incoming_traceparent
@@ -97,6 +98,9 @@ class App:
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
+        self.hints = DisplayHints(options.display_hints)
+        self.view = view_with(self.hints)
+        """What streams without a profile show."""
         self.bodies = LargeBodies(
             max_bytes=options.connections.max_body_bytes_held,
             max_bytes_per_workspace=options.connections.max_body_bytes_held_per_workspace,

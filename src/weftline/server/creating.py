@@ -140,9 +140,9 @@ async def answer_created(
         made = await _made(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
-        view = None
+        view = app.view
         if types is not None:
-            view = await profile_view(app.engine, key, run_id, types, large=app.large, workspace=principal.slug)
+            view = await profile_view(app, key, run_id, types, workspace=principal.slug)
         follower = place.follow(key, run_id, after=resume_point(request))
     except BaseException:
         place.release()

@@ -25,6 +25,7 @@ from weftline.server.names import host_name
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.server.watchdog import default_stall_s
 from weftline.suggestions import did_you_mean
+from weftline.tools.asking import checked_template
 from weftline.workspace.redirects import is_scheme_of_an_app
 
 _EGRESS = ("allow_egress", "allow_private_egress")
@@ -76,6 +77,7 @@ SETTINGS = (
     "unknown_fields",
     "code_version",
     "traces",
+    "display_hints",
     *_CONNECTIONS,
     *_WORKSPACES,
     *_EGRESS,
@@ -120,6 +122,8 @@ class ServerOptions(Struct, frozen=True):
     """What the code of agents and tools is known by when it carries a run on, in place of its source."""
     traces: bool = False
     """Whether spans of all runs are emitted, for OpenTelemetry."""
+    display_hints: dict[str, str] = {}
+    """By tool: what streams show of its calls, with arguments in braces, in place of what the tool says."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
@@ -161,6 +165,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, code_version=_version(config, value))
         elif name == "traces":
             options = replace(options, traces=_switch(config, name, value))
+        elif name == "display_hints":
+            options = replace(options, display_hints=_hints(config, value))
         elif name in _CONNECTIONS:
             limits = replace(options.connections, **{name: _number(config, name, value, _CONNECTIONS[name])})
             options = replace(options, connections=limits)
@@ -204,6 +210,19 @@ def _version(config: Config, value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise _bad(config, "code_version", "must be a text, such as a commit")
+
+
+def _hints(config: Config, value: object) -> dict[str, str]:
+    try:
+        hints = convert(value, dict[str, str])
+    except ValidationError:
+        raise _bad(config, "display_hints", "must be a table of texts by tool") from None
+    for tool, template in hints.items():
+        try:
+            checked_template(template, tool=tool, what="display_hints")
+        except ValueError as error:
+            raise _bad(config, "display_hints", str(error)) from None
+    return hints
 
 
 def _public_errors(config: Config, value: object) -> dict[str, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from weftline.details.projection import NEEDED_HEADS, DetailProjection, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
+from weftline.server.display_hints import DisplayHints
 from weftline.server.large import LargeResponses
 from weftline.server.parsing import off_loop
 from weftline.server.sse import View, profiled
@@ -18,18 +20,26 @@ from weftline.wire.details import ProfiledFrames
 _MANY = 2**31 - 1
 
 
-async def profile_view(
-    engine: Engine, key: int, run_id: str, types: frozenset[str], *, large: LargeResponses, workspace: str
-) -> View:
+class Hosts(Protocol):
+    """What is needed of the server."""
+
+    large: LargeResponses
+    hints: DisplayHints
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+async def profile_view(app: Hosts, key: int, run_id: str, types: frozenset[str], *, workspace: str) -> View:
     """The view of a stream that shows these types. It may begin at any entry of the run.
 
     Raises `RateLimited` if there is no room for what has to be read.
     """
-    async with large.room_to_work(workspace, await engine.logs.log_size(key)):
-        return await _view(engine, key, run_id, types)
+    async with app.large.room_to_work(workspace, await app.engine.logs.log_size(key)):
+        return await _view(app.engine, key, run_id, types, app.hints)
 
 
-async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) -> View:
+async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str], hints: DisplayHints) -> View:
     row, first = await engine.row(key), await engine.entry(key, 1)
     thread = None if row is None else await engine.session_id(row.listed_under)
     created = None if first is None else first.body
@@ -44,4 +54,4 @@ async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str]) ->
     for one in await engine.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
             projection.learn_whole(decode_fact.decode(one.head), one.body)
-    return profiled(ProfiledFrames(projection, types))
+    return profiled(ProfiledFrames(projection, types, show=hints.shown))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
+from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.server.views import run_view
 from weftline.wire.damage import damaged, damaged_event
@@ -219,12 +220,17 @@ def sse_frames(batch: EntryBatch) -> bytes:
     return _framed(batch, None)
 
 
+def view_with(hints: DisplayHints) -> View:
+    """The same, with what an operator has to say about calls."""
+    return (lambda batch: _framed(batch, None, hints)) if hints else sse_frames
+
+
 def profiled(frames: ProfiledFrames) -> View:
     """The same for a stream with a profile."""
     return lambda batch: _framed(batch, frames)
 
 
-def _framed(batch: EntryBatch, profile: ProfiledFrames | None) -> bytes:
+def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHints | None = None) -> bytes:
     frames: list[bytes] = []
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -247,6 +253,8 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None) -> bytes:
                 frames.append(profile.of_fact(fact, item.body, seq=item.seq, at=item.at))
                 continue
             event = project(fact, item.body, run_id=batch.run_id)
+            if hints is not None and event is not None:
+                event = hints.shown(fact, item.body, event)
         except UNREADABLE:
             if not batch.newer:
                 logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)

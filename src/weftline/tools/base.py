@@ -17,11 +17,12 @@ from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
-from weftline.messages import Text, UserPart
+from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
 from weftline.surrogates import whole
+from weftline.titles import titled
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -243,6 +244,11 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     ) -> ToolOutput:
         return cls((Text(text),), is_error or in_doubt, in_doubt, failure)
 
+    @property
+    def text(self) -> str:
+        """Its texts, joined."""
+        return joined_text(self.parts)
+
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
@@ -316,8 +322,7 @@ def title_of(tool: Tool) -> str:
     title = getattr(tool, "title", "")
     if isinstance(title, str) and title:
         return title
-    words = tool.spec.name.replace("_", " ").replace("-", " ").strip()
-    return words[:1].upper() + words[1:]
+    return titled(tool.spec.name)
 
 
 def labels_needed(tool: object) -> frozenset[str]:

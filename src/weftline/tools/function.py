@@ -112,6 +112,8 @@ class FunctionTool(Generic[P, R, D]):
         reminder: str = "",
         bounded: bool | Paging = False,
         external: bool = False,
+        title: str = "",
+        display_hint: str = "",
     ) -> None:
         if not inspect.isroutine(fn):
             raise TypeError(f"a tool is made from a function, not from {type(fn).__name__}")
@@ -144,6 +146,10 @@ class FunctionTool(Generic[P, R, D]):
         self.terminal = terminal
         self.example = _checked_example(self.name, example)
         self.reminder = reminder
+        self.title = title
+        self.display_hint = (
+            checked_template(display_hint, tool=self.name, what="display_hint") if display_hint else display_hint
+        )
         self.bounded = bounded
         self.concurrent = concurrent
         self.timeout_s = timeout_s
@@ -157,6 +163,9 @@ class FunctionTool(Generic[P, R, D]):
         self._hints = resolved_hints(fn, _names_around(fn))
         if isinstance(confirm, str):
             require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
+        if display_hint:
+            known = arguments_of(self._signature, self._hints, ToolContext)
+            require_arguments(display_hint, known, tool=self.name, what="display_hint")
         if isinstance(bounded, Paging) and bounded.cursor not in arguments_of(
             self._signature, self._hints, ToolContext
         ):
@@ -394,6 +403,8 @@ def tool(
     reminder: str = "",
     bounded: bool | Paging = False,
     external: bool = False,
+    title: str = "",
+    display_hint: str = "",
 ) -> Decorates: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -417,6 +428,8 @@ def tool(
     reminder: str = "",
     bounded: bool | Paging = False,
     external: bool = False,
+    title: str = "",
+    display_hint: str = "",
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -449,6 +462,9 @@ def tool(
         example: Arguments of a call as it should be, which a model is shown after one that did not fit.
         external: Whether somebody outside carries out its calls: the function is never called, and results that are
             given in its place have to fit what it returns.
+        title: What people call it; its name in words by default.
+        display_hint: What people read about a call while it is under way, with the arguments in braces: `"Looking for
+            {name}"`. The title by default.
         reminder: What a model is reminded of when it reads a result, in that request only.
         bounded: Whether results are a part of something larger: the function returns `Bounded(…)`. With
             `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
@@ -479,6 +495,8 @@ def tool(
             reminder=reminder,
             bounded=bounded,
             external=external,
+            title=title,
+            display_hint=display_hint,
         )
 
     return made if fn is None else made(fn)

@@ -6,7 +6,8 @@ that a reader who goes on from there has missed nothing; `key` tells who has see
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from msgspec.json import decode, encode
 from msgspec.structs import asdict
@@ -19,6 +20,7 @@ from weftline.wire.events import TERMINAL_EVENTS, project
 from weftline.wire.observed import OBSERVED, frame, observed
 from weftline.wire.responses import iso
 
+Show: TypeAlias = Callable[[Fact, bytes, tuple[str, bytes]], tuple[str, bytes]]
 _EVENTS = frozenset(
     {
         "started",
@@ -60,15 +62,21 @@ def parse_profile(asked: str | None) -> frozenset[str] | None:
     return types_of(names[0] if len(names) == 1 else names, known=TYPES)
 
 
-class ProfiledFrames:
-    """Makes the frames of a stream with a profile."""
+def _as_it_is(head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
+    return event
 
-    def __init__(self, projection: DetailProjection, types: frozenset[str]) -> None:
+
+class ProfiledFrames:
+    """Makes the frames of a stream with a profile. `show` is what streams show of the event of an entry."""
+
+    def __init__(self, projection: DetailProjection, types: frozenset[str], *, show: Show = _as_it_is) -> None:
         self._projection = projection
         self._types = types | TERMINAL_EVENTS
+        self._show = show
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> bytes:
         main = project(head, body, run_id=self._projection.facts.run_id)
+        main = None if main is None else self._show(head, body, main)
         details = self._projection.of_fact(head, body, seq=seq, at=at)
         earlier = [_to_wire(detail) for detail in details if not comes_after(detail, head)]
         later = [_to_wire(detail) for detail in details if comes_after(detail, head)]

@@ -61,6 +61,7 @@ from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
+from weftline.titles import titled
 from weftline.wire.failures import to_wire_failure, to_wire_telemetry
 from weftline.wire.hints import WireBounds, WireLink, to_wire_clarification
 from weftline.wire.observed import excerpt
@@ -276,7 +277,8 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
     content = bodies.decode_opened(body)
     if head.client is None:
         payload = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
-        return "tool_call", encode(payload | {"turn": head.turn} | _parent(head))
+        hint = {"displayHint": content.hint or titled(head.name)}
+        return "tool_call", encode(payload | {"turn": head.turn} | hint | _parent(head))
     return "local_tool_call", _offered(head, content)
 
 
@@ -287,6 +289,7 @@ def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> by
         "args": content.args,
         "kind": head.client,
         "turn": head.turn,
+        "displayHint": content.hint or titled(head.name),
     }
     if isinstance(head, CallUnclaimed):
         payload["attempt"] = head.attempt

@@ -99,9 +99,9 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
         if row is not None and row.ended_at is not None and resume_point(request) >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.
             return Response(b"", status=204)
-    view = None
+    view = app.view
     if types is not None:
-        view = await profile_view(app.engine, key, run_id, types, large=app.large, workspace=principal.slug)
+        view = await profile_view(app, key, run_id, types, workspace=principal.slug)
     follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
     return partial(send_events, request, app.engine, key, follower, app.backlog, view=view)
 

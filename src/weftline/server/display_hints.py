@@ -1,0 +1,37 @@
+"""What an operator has streams show of calls in place of what their tools say. The log stays as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from msgspec import Raw
+from msgspec.json import decode, encode
+
+from weftline.kernel import bodies
+from weftline.kernel.entries import CallOpened, Fact
+from weftline.kernel.lease import CallUnclaimed
+from weftline.tools.titles import hint_from
+
+logger = logging.getLogger(__name__)
+
+
+class DisplayHints:
+    """`templates` by tool, with arguments in braces."""
+
+    def __init__(self, templates: Mapping[str, str]) -> None:
+        self._templates = dict(templates)
+
+    def __bool__(self) -> bool:
+        return bool(self._templates)
+
+    def shown(self, head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
+        """The event that is made of an entry, as streams show it. A template that fails changes nothing."""
+        if not isinstance(head, CallOpened | CallUnclaimed) or head.name not in self._templates:
+            return event
+        hint = hint_from(self._templates[head.name], bytes(bodies.decode_opened(body).args), tool=head.name)
+        name, payload = event
+        fields: dict[str, Raw] = decode(payload, type=dict[str, Raw])
+        if not hint or "displayHint" not in fields:
+            return event
+        return name, encode(fields | {"displayHint": Raw(encode(hint))})

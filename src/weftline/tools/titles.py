@@ -1,0 +1,37 @@
+"""What people read about a call while it is under way."""
+
+from __future__ import annotations
+
+import logging
+
+from weftline.titles import titled
+from weftline.tools.asking import rendered
+from weftline.tools.base import Tool, title_of
+
+logger = logging.getLogger(__name__)
+
+MAX_HINT_CHARS = 200
+
+
+def one_line(text: str) -> str:
+    """At most 200 characters of it, on one line."""
+    line = " ".join(text[: 4 * MAX_HINT_CHARS].split())
+    return line if len(line) <= MAX_HINT_CHARS else f"{line[: MAX_HINT_CHARS - 1]}…"
+
+
+def hint_from(template: str, args: bytes, *, tool: str) -> str:
+    """The template with a call's final arguments in it; "" if it cannot be filled in, which is logged."""
+    try:
+        return one_line(rendered(template, args))
+    except Exception as error:
+        logger.warning("the display hint of tool %s cannot be made: %s: %s", tool, type(error).__name__, error)
+        return ""
+
+
+def display_hint(tool: Tool | None, name: str, args: bytes) -> str:
+    """What a call of the tool is shown as, by its template or else its title; "" if that is its name in words."""
+    template = getattr(tool, "display_hint", "")
+    if isinstance(template, str) and template and (hint := hint_from(template, args, tool=name)):
+        return hint
+    title = titled(name) if tool is None else one_line(title_of(tool))
+    return "" if title == titled(name) else title

@@ -1,0 +1,45 @@
+"""What an operator has streams show of calls."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from weftline.kernel.bodies import OpenedBody, encode
+from weftline.kernel.entries import CallOpened
+from weftline.server.display_hints import DisplayHints
+from weftline.wire.events import project
+
+from .kit import Api, of_type
+from .test_profiles import bodies, frames
+
+PAY = {"kind": "server", "name": "pay"}
+
+
+@pytest.mark.requirement("run.call.display_hint")
+async def test_an_operators_template_changes_what_streams_show(api: Api) -> None:
+    run = await api.start("pay", tools=[PAY])
+    async with api.stream(run) as stream:
+        asked = await stream.until("await_opened")
+        await api.post(f"agent-runs/{run}/awaits/{asked['awaitId']}", {"outcome": "approved"})
+        plain = await stream.rest()
+    [call] = of_type(plain, "tool_call")
+    assert call["displayHint"] == "Paying Ann"
+    assert call["data"]["displayHint"] == "Paying Ann"
+    told, _end = bodies(await frames(api, run, "tool_call"))
+    assert told["displayHint"] == "Paying Ann"
+    looked = await api.start("lookup", tools=[{"kind": "local", "name": "lookup"}])
+    async with api.stream(looked) as stream:
+        assert (await stream.until("local_tool_call"))["displayHint"] == "Lookup"
+
+
+@pytest.mark.requirement("run.call.display_hint")
+def test_the_log_stays_as_it_is_and_a_template_that_fails_changes_nothing() -> None:
+    head, body = CallOpened(0, 0, "c", "pay", "d"), encode(OpenedBody(Raw(b'{"n":1}'), hint="Pays"))
+    event = project(head, body, run_id="run_1")
+    assert event is not None
+    before = bytes(body)
+    shown = DisplayHints({"pay": "Paying {n}"}).shown(head, body, event)
+    assert b'"displayHint":"Paying 1"' in shown[1] and b'"displayHint":"Pays"' in event[1] and body == before
+    assert DisplayHints({"pay": "Paying {nobody}"}).shown(head, body, event) == event
+    assert DisplayHints({"look": "Looking"}).shown(head, body, event) == event
