@@ -41,7 +41,7 @@ from weftline.store.records import budgets
 Accounts: TypeAlias = tuple[str, ...]
 _NO_RULES: Mapping[str, BudgetRule] = {}
 _NO_SUMS = Sums()
-MAX_TIME_KEPT_US = 60_000_000
+MAX_TIME_RESERVE_US = 60_000_000
 """Long enough for most answers."""
 
 
@@ -186,7 +186,7 @@ class Ledger:
                 asked = need.of(unit)
                 more = 0
                 if unit == "seconds":
-                    more = 0 if is_last or account not in rules else time_kept_us(limit)
+                    more = 0 if is_last or account not in rules else time_reserve_us(limit)
                 elif limit.on_exceeded == "final_turn":
                     more = kept.of(unit)
                 if not limit.amount or spent + reserved + asked + more > limit.amount:
@@ -231,7 +231,7 @@ class Ledger:
                 if limit.unit == "seconds":
                     use = self._use.get(account)
                     spent = 0 if use is None else use.sums(limit.period, day_of(at)).active_us
-                    most = limit.amount - (time_kept_us(limit) if keeps else 0)
+                    most = limit.amount - (time_reserve_us(limit) if keeps else 0)
                     left = tighter(left, max(most - spent, 1))
         return left
 
@@ -385,9 +385,9 @@ def _gives_back(one: Booking) -> bool:
     return one.held_tokens < 0 or one.held_calls < 0 or one.held_nusd < 0
 
 
-def time_kept_us(limit: Limit) -> int:
+def time_reserve_us(limit: Limit) -> int:
     """What of a run's own limit in seconds is left for its final turn."""
-    return min(limit.amount // 4, MAX_TIME_KEPT_US) if limit.on_exceeded == "final_turn" else 0
+    return min(limit.amount // 4, MAX_TIME_RESERVE_US) if limit.on_exceeded == "final_turn" else 0
 
 
 def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:

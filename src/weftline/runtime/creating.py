@@ -34,7 +34,7 @@ from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
 from weftline.trace_context import new_trace, trace_for
 
-_ENCODED_HERE_BYTES = 64 * 1024
+_ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
@@ -121,7 +121,7 @@ class RunCreator:
                 await self._check_engine(plan, thread)
             plan = self._resting(self._traced(plan, is_fork=origin is not None))
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
-            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
+            large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
             self.residents.require_room(workspace)

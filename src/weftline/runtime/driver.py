@@ -17,6 +17,7 @@ from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
+from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -32,7 +33,6 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
-from weftline.kernel.wanted import is_wanted
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
@@ -298,7 +298,7 @@ class Driver:
         driver leaves."""
         driving = run.driving
         for key, task in list(driving.tasks.items()):
-            if not is_wanted(run.state, driving.commands[key]):
+            if not is_outstanding(run.state, driving.commands[key]):
                 del driving.tasks[key], driving.commands[key]
                 driving.dropped.add(task)
                 task.add_done_callback(driving.dropped.discard)

@@ -28,13 +28,13 @@ from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
-from weftline.runtime.kept import KeptRuns
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
+from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
@@ -47,7 +47,7 @@ LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 CANCEL_GRACE_S = 2.0
 """How long a cancelled run's work has to stop before the run ends without it."""
-_NAMED = 10
+_MAX_LISTED = 10
 """How many runs a line of the log names."""
 
 
@@ -77,7 +77,7 @@ class Residents:
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
-        self._kept = KeptRuns(self._let_go)
+        self._kept = RetainedRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._behind = BehindRuns()
@@ -384,7 +384,8 @@ class Residents:
         run.task.add_done_callback(lambda task: self._left(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        if not run.gone and not run.state.ended:  # it may have been queued for a long time
+        # It may have been queued for a long time, and its slot have become free because the server stops.
+        if not run.gone and not run.state.ended and not self.stopping:
             await self.driver.drive(run)
 
     def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
@@ -437,7 +438,7 @@ class Residents:
                 " and request what is not again: %d (%s)",
                 count,
                 len(lost),
-                ", ".join([run.id for run in lost[:_NAMED]]) + (", …" if len(lost) > _NAMED else ""),
+                ", ".join([run.id for run in lost[:_MAX_LISTED]]) + (", …" if len(lost) > _MAX_LISTED else ""),
             )
         return not lost
 
