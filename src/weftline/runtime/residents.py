@@ -458,10 +458,11 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
-        parent = run.state.parent
+        state = run.log.state
+        parent = state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
             self._hub.notify_below(ids.key_of(parent.root or parent.run))
-        if run.state.guards.doubts:
+        if state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
@@ -469,7 +470,7 @@ class Residents:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
-        if run.state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
+        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
             self._cut_children(run)
         for child in write.children:
             self._hub.begun(child)

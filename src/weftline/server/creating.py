@@ -106,7 +106,7 @@ async def create_checked(
     try:
         return await app.engine.create(
             caller.workspace,
-            await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
+            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
