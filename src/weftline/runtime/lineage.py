@@ -13,9 +13,11 @@ from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
+from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
+from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Parent, RunEnded, decode_fact
 from weftline.kernel.notes import ChildNote
+from weftline.kernel.policies import stands_still
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import unsupported
@@ -94,6 +96,15 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
+def waits_of(child: LiveRun, parent: LiveRun) -> Draft | None:
+    """The parent's fact about a child that stands still, or goes on, if the parent keeps its time and has to know."""
+    link, state = child.state.parent, parent.state
+    if link is None or state.limits.policy is None or child.state.ended:
+        return None
+    fact = ChildWaits(link.turn, link.index, stands_still(child.state))
+    return Draft(fact) if accepts(state, fact) and state.batch.calls[link.index].child == child.id else None
+
+
 def calls_of(child: LiveRun, parent: LiveRun) -> bytes | None:
     """What the parent's log says when the child has asked for more calls: how many there are by now."""
     link, calls = child.state.parent, parent.state.batch.calls
@@ -147,6 +158,8 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
             end, body = _readable(await store.entry(key, row.next_seq - 1), run, call.child)
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
             found.append(_ended(run, link, call.child, end, body, elapsed_us=elapsed_us))
+        elif row.status == "paused" and state.limits.policy is not None and not call.child_waits:
+            found.append(Draft(ChildWaits(link.turn, index, True)))  # the process died before it could be told
     return found
 
 

@@ -459,6 +459,8 @@ class Residents:
         parent = run.state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
             self._hub.notify_below(ids.key_of(parent.root or parent.run))
+        if parent is not None and not run.state.ended:
+            self._tell_parent(run)
         if run.state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
@@ -574,6 +576,12 @@ class Residents:
         if accepts(run.state, fact.head):
             with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
                 self.append(run, (fact,))
+
+    def _tell_parent(self, run: LiveRun) -> None:
+        """Has the parent's clock stand still with that of a child; one that is not in memory sees it when it comes."""
+        parent = None if run.parent is None else self._runs.get(run.parent)
+        if parent is not None and not parent.gone and (fact := lineage.waits_of(run, parent)) is not None:
+            self.take(parent, fact)
 
     def _count_calls(self, run: LiveRun) -> None:
         """Has the log of a child's parent say how many calls the child has asked for. They are in one transaction, as a
