@@ -13,7 +13,7 @@ from weftline.errors import StoreError, Unavailable
 from weftline.kernel.entries import KIND, MessageQueued
 from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
-from weftline.runtime import kept
+from weftline.runtime import retained
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
@@ -56,8 +56,8 @@ class Place:
 async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_run_leaves_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept, "KEEP_S", 0.001)
-    monkeypatch.setattr(kept, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(retained, "KEEP_S", 0.001)
+    monkeypatch.setattr(retained, "_SWEEP_S", 0.001)
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()

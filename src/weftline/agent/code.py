@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
-from weftline.agent.above import Above, Listener
+from weftline.agent.ancestors import Ancestors, Listener
 from weftline.agent.around_calls import AroundCalls
 from weftline.agent.asking import answer_by_code
 from weftline.agent.call_values import coerced_args, object_of
@@ -57,6 +57,7 @@ from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.titles import one_line
 from weftline.tools.workers import left_behind
+from weftline.trace_context import below
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class AgentCode:
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
         observed: Callable[[], Awaitable[None]] | None = None,
-        above: Above | None = None,
+        above: Ancestors | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
         prompts: RunPrompts | None = None,
     ) -> None:
@@ -101,7 +102,7 @@ class AgentCode:
         self._notes = Notes(prompts)
         self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
-        self.above = above or Above()
+        self.above = above or Ancestors()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
         self.for_client = for_client
@@ -162,12 +163,17 @@ class AgentCode:
         return self._frame.behavior.tool_execution == "sequential"
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
+        self,
+        system: str | None,
+        *,
+        memory: MutableMapping[str, Any],
+        messages: Sequence[Message],
+        rebuild: bool = False,
     ) -> str | None:
         if self._problem is not None:
             return None
         make = self._instructions
-        if anew:
+        if rebuild:
             system, make = (self._newest, None) if not callable(self._newest) else (None, self._newest)
         try:
             parts = [system or "" if make is None else await self._instructed(make)]
@@ -179,7 +185,7 @@ class AgentCode:
             logger.exception("run %s: its instructions could not be made", self.info.id)
             self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
             return None
-        if make is None and not any(parts[1:]) and not anew:
+        if make is None and not any(parts[1:]) and not rebuild:
             return None
         return "\n\n".join([part for part in parts if part])
 
@@ -395,7 +401,9 @@ class AgentCode:
         except HookFailed as failed:
             raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
-        return replace(plan, asked_by=ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}")))
+        trace = below(self._plan.trace, plan.trace, run_id=self.info.id, turn=call.turn, index=call.index)
+        asked_by = ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}"))
+        return replace(plan, asked_by=asked_by, trace=trace)
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
         subagent = call.tool

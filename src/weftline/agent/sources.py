@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.json import decode
 
 from weftline.agent import skilled
-from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
+from weftline.agent.ancestors import Ancestors
 from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.calling import Hook, HookFailed, Hooks
 from weftline.agent.child_plans import ChildPlans
@@ -79,6 +79,7 @@ class AgentTools:
         """By run: the code of those that are in memory."""
         self._unfinished: set[AgentCode] = set()
         """Those whose deps have not been left yet. A run may be back in memory before that."""
+        self._notifying: set[asyncio.Future[None]] = set()
         self._faults: dict[str, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_of: FactsOf | None = None
@@ -124,11 +125,11 @@ class AgentTools:
         codes = list(self._unfinished)
         for code in codes:
             code.leave()
-        late = await _left_in(codes, timeout_s=LEAVE_S)
+        late = await _remaining_after(codes, timeout_s=LEAVE_S)
         for _ in ("the last hooks", "the deps"):
             for code in late:
                 code.leaving.abandon()
-            late = await _left_in(late, timeout_s=_ABANDONED_S)
+            late = await _remaining_after(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
     def begin(self, agent: Definition[Any, Any]) -> None:
@@ -233,6 +234,7 @@ class AgentTools:
             parent=None if parent is None else parent.run,
             turn_id=plan.turn_id,
             **_asked_by(plan),
+            trace_id=None if plan.trace is None else plan.trace.id,
             depth=0 if parent is None else parent.depth,
         )
         tools, deps, owned = dict[str, Tool](base.tools), None, None
@@ -272,7 +274,7 @@ class AgentTools:
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
             observed=None if observed or not agent.observers else self._observed(agent, info),
-            above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
+            above=Ancestors(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
             prompts=named_prompts,
         )
@@ -296,6 +298,19 @@ class AgentTools:
                     logger.exception("run %s: its end could not be told to %r", run.id, one)
 
         return notify_ended
+
+    def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
+        setup = None if plan.code is None else self._setups.get(plan.code)
+        if setup is None or run.parent is not None or not setup.agent.observers:
+            return
+        info = RunInfo(id=run.id, agent=setup.agent.name, metadata=plan.metadata, labels=plan.labels)
+        task = asyncio.ensure_future(self._observed(setup.agent, info)())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
+
+    async def notified(self) -> None:
+        """Returns when the observers have heard of the ends of runs that were not opened here."""
+        await asyncio.gather(*self._notifying)
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)
@@ -451,7 +466,7 @@ async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
     return await owned.enter(lambda: factory(info)), owned
 
 
-async def _left_in(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
+async def _remaining_after(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
     """Waits for them to be done; returns those that are not."""
     late = [code for code in codes if not code.leaving.left.is_set()]
     waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}

@@ -8,7 +8,7 @@ is lost or repeated, wherever the process dies.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
@@ -16,7 +16,7 @@ from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Parent, RunEnded, decode_fact
-from weftline.kernel.notes import ChildNote
+from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import stands_still
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
@@ -96,22 +96,34 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
-def waits_of(child: LiveRun, parent: LiveRun) -> Draft | None:
-    """The parent's fact about a child that stands still, or goes on, if the parent keeps its time and has to know."""
-    link, state = child.state.parent, parent.state
-    if link is None or state.limits.policy is None or child.state.ended:
-        return None
+def tell_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
+    """Has the clock of a child's parent stand still with that of the child, if the parent keeps its time.
+
+    A parent that is not in memory sees it when it comes.
+    """
+    parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
+    if parent is None or link is None or parent.gone or child.state.ended or parent.state.limits.policy is None:
+        return
     fact = ChildWaits(link.turn, link.index, stands_still(child.state))
-    return Draft(fact) if accepts(state, fact) and state.batch.calls[link.index].child == child.id else None
+    if accepts(parent.state, fact) and parent.state.batch.calls[link.index].child == child.id:
+        take(parent, Draft(fact))
 
 
-def calls_of(child: LiveRun, parent: LiveRun) -> bytes | None:
-    """What the parent's log says when the child has asked for more calls: how many there are by now."""
-    link, calls = child.state.parent, parent.state.batch.calls
-    if link is None or link.index >= len(calls) or calls[link.index].child != child.id:
-        return None
-    count = child.work.conversation.closed + child.state.batch.unclosed
-    return bodies.encode(ChildNote(calls[link.index].id, calls[link.index].name, count))
+def note_calls(
+    runs: Mapping[int, LiveRun], observe: Callable[[LiveRun, str, list[bytes]], None], child: LiveRun
+) -> None:
+    """Has the log of a child's parent say how many calls the child has asked for by now.
+
+    As a rule that is one transaction with the child's own entry; a parent is in memory as long as its children are.
+    """
+    parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
+    if parent is None or link is None or parent.gone or parent.state.ended:
+        return
+    calls = parent.state.batch.calls
+    if link.index < len(calls) and calls[link.index].child == child.id:
+        count = child.work.conversation.closed + child.state.batch.unclosed
+        call = calls[link.index]
+        observe(parent, CHILD_NOTE, [bodies.encode(ChildNote(call.id, call.name, count))])
 
 
 def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:

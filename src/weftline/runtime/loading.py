@@ -28,7 +28,7 @@ from weftline.store.claims import same_owner
 logger = logging.getLogger(__name__)
 
 _Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
-_DECODED_HERE_BYTES = 256 * 1024
+_DECODE_ON_LOOP_BYTES = 256 * 1024
 """About a millisecond; more is decoded in a thread."""
 
 
@@ -48,7 +48,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
     try:
         state = await _state(store, loaded)
-        if _size(loaded) <= _DECODED_HERE_BYTES:
+        if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
             plan, conversation = _content(loaded, state)
         else:
             plan, conversation = await asyncio.to_thread(_content, loaded, state)

@@ -25,7 +25,7 @@ from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.injecting import injecting
-from weftline.runtime.keeping import kept_data, kept_failure, kept_telemetry
+from weftline.runtime.keeping import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -38,6 +38,7 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
+from weftline.trace_context import inside_span
 
 logger = logging.getLogger(__name__)
 
@@ -125,14 +126,15 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
 
 async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
     """The tool's own result, with its bounds written in, and with what it left besides."""
-    output = await tool.invoke(args, context)
+    with inside_span(context.traceparent):
+        output = await tool.invoke(args, context)
     if output.bounds is not None or bounded_of(tool):
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
     if not context.server_data:
         return output
-    left = kept_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
+    left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
     return replace(output, server_data=left)
 
 
@@ -256,14 +258,14 @@ def closed(
         parent=work.conversation.turn.parent_of(command.index),
     )
     failure = named_failure(output.failure, call.name) if output.is_error else None
-    failure = kept_failure(failure, run_id=work.run_id, tool=call.name)
+    failure = storable_failure(failure, run_id=work.run_id, tool=call.name)
     body = closed_body(
         work,
         command.index,
         output.parts,
         state=state,
         failure=failure,
-        telemetry=kept_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
+        telemetry=storable_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
         child=child,
@@ -296,6 +298,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         metadata=plan.metadata,
         labels=plan.labels | work.conversation.labels,
         parent_call=work.conversation.turn.parent_of(index) or None,
+        traceparent=None if plan.trace is None else plan.trace.of_call(work.run_id, turn, index),
         toolset=toolbox.toolset_of(call.tool),
         on_cancel=[],
     )

@@ -18,7 +18,7 @@ from weftline.json_size import excess
 from weftline.log_context import current_request
 from weftline.runtime.engine import Follower, StreamPlace
 from weftline.server import following
-from weftline.server.following import Host, What
+from weftline.server.following import EventKind, Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, explained, read_input
@@ -28,6 +28,7 @@ from weftline.server.refused import RefusedRequests
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
+from weftline.trace_context import incoming_traceparent
 from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents
 
@@ -191,6 +192,7 @@ class HostedMcp:
         principal = _principal(context)
         assert context.request is not None
         current_request.set(context.request.scope[_ABOUT])  # the package calls this in a task of its own
+        incoming_traceparent.set(context.request.headers.get("traceparent"))
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):
@@ -233,7 +235,7 @@ class HostedMcp:
             follower.leave()
         try:
             async for event in following.events_of(follower):
-                if event.what is What.TEXT:
+                if event.kind is EventKind.TEXT:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:

@@ -119,11 +119,11 @@ class ToolProgress(Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def _nobody_looks(progress: ToolProgress) -> None:
+def _discard_progress(progress: ToolProgress) -> None:
     """For a call that nobody follows."""
 
 
-def _nobody_listens(kind: str, data: object) -> None:
+def _discard(kind: str, data: object) -> None:
     """For a call that nobody follows."""
 
 
@@ -181,13 +181,15 @@ class ToolContext(Struct, Generic[Deps]):
     """The run's, and those that a policy engine has added."""
     parent_call: str | None = None
     """The id of the call that asked for this one, if it was not the model."""
+    traceparent: str | None = None
+    """The call's span in W3C Trace Context, for what the tool asks others; None if the run belongs to no trace."""
     toolset: str = ""
     """The name of the set that the tool is of, if it is of one that has a name."""
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
-    on_progress: Callable[[ToolProgress], None] = _nobody_looks
+    on_progress: Callable[[ToolProgress], None] = _discard_progress
     """Tells those who follow the run how far the call has come."""
-    emit: Callable[[str, object], None] = _nobody_listens
+    emit: Callable[[str, object], None] = _discard
     """Adds a note to the run's log: a kind, and data that can be written as JSON."""
     state: MutableMapping[str, Any] = {}
     """What the tools of this run remember from call to call: JSON values by key.
