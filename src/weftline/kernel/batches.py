@@ -142,12 +142,17 @@ def _ask(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -
 
 
 def _outdated(s: State) -> list[New]:
-    """Asks again about calls that did not begin while their approval held."""
+    """Asks again about calls that did not begin while their approval held.
+
+    One that is announced is answered instead: the run that was to carry it out is not made.
+    """
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.grant is not None and call.grant.expires_at <= s.now:
             if call.asks is not None and call.stage == "asked":
                 append.append(_ask(s, index, call.asks.kind, call.asks.timeout_us))
+            elif call.stage == "opened":
+                append.append(closed(s, index, "skipped", prompts_people.APPROVAL_LAPSED))
             else:
                 append.append(_ask(s, index, "doubt"))
     return append

@@ -13,7 +13,6 @@ from typing import Protocol
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
@@ -43,7 +42,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.step import Step, take_in, thread_end
+from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
@@ -357,9 +356,9 @@ class Driver:
         return (draft,)
 
     def _fire_if_due(self, run: LiveRun) -> None:
-        """So that nothing begins after the time of a run is up, however late its timer is."""
+        """So that nothing begins after the time of a run, or of an approval, is up, however late its timer is."""
         at = self._services.clock.now_us()
-        if policies.is_due(run.state, at):
+        if time_has_come(run.state, at):
             self.record(run, (Draft(TimerFired(at)),))
 
     def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:

@@ -581,6 +581,7 @@ class Residents:
         parent = None if run.parent is None else self._runs.get(run.parent)
         if parent is None or parent.gone or parent.state.ended or (note := lineage.calls_of(run, parent)) is None:
             return
+        self.driver.take_over(parent)  # before the row is this process's
         self.log.observe(parent, CHILD_NOTE, [note])
 
     def wake_at(self, due_at: int) -> None:
