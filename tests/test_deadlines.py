@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weftline.runtime.deadlines import Deadlines
+from weftline.runtime.deadlines import Deadline, Deadlines
 from weftline.testing.simulation.loop import VirtualLoop
 
 
@@ -77,5 +77,34 @@ def test_lengths_that_nobody_needs_any_more_are_forgotten() -> None:
     loop = VirtualLoop()
     try:
         assert loop.run_until_complete(main()) == 0
+    finally:
+        loop.close()
+
+
+async def _expired_twice(deadline: Deadline) -> None:
+    async with deadline:
+        deadline.expire()
+        deadline.expire()
+        await asyncio.sleep(1)
+
+
+def test_a_limit_that_is_reached_twice_or_too_late_cancels_once() -> None:
+    """What asks for further calls measures its own time, and may find it used up more than once."""
+
+    async def main() -> None:
+        deadline = Deadlines().after(5)
+        with pytest.raises(TimeoutError):
+            await _expired_twice(deadline)
+        late = Deadlines().after(5)
+        async with late:
+            pass
+        late.expire()
+        await asyncio.sleep(1)
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling() and not late.expired
+
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(main())
     finally:
         loop.close()

@@ -15,7 +15,7 @@ CONSTANTS: dict[str, str] = {
     "checked.",
     "PLAN": "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: "
     "the steps in their order, the files that each one touches, how to check it, and what is uncertain.",
-    "SEARCH_FOR_WHAT": "Say what to look for: names, a query or a server.",
+    "SEARCH_NEEDS_QUERY": "Say what to look for: names, a query or a server.",
     "SEARCH_LIMIT": "limit must be above 0.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [

@@ -8,9 +8,9 @@ from weftline.outcome import Bounds
 
 
 def test_the_texts_are_these() -> None:
-    assert prompts.what_to_call("pay") == "What should pay be called with?"
-    assert prompts.which_values("pay", ["to"]) == "Which values should pay be called with? It needs to."
-    assert prompts.which_values("pay", ["to", "sum", "on"]).endswith("It needs to, sum and on.")
+    assert prompts.ask_what_to_call("pay") == "What should pay be called with?"
+    assert prompts.ask_for_values("pay", ["to"]) == "Which values should pay be called with? It needs to."
+    assert prompts.ask_for_values("pay", ["to", "sum", "on"]).endswith("It needs to, sum and on.")
     assert prompts.reminder("Be brief.") == "<system-reminder>\nBe brief.\n</system-reminder>"
     tagged = "<system-reminder>Be brief.</system-reminder>"
     assert prompts.reminder(tagged) == tagged

@@ -69,7 +69,7 @@ def _times(count: int) -> str:
 
 # Tools that have to be found first
 
-SEARCH_FOR_WHAT = "Say what to look for: names, a query or a server."
+SEARCH_NEEDS_QUERY = "Say what to look for: names, a query or a server."
 SEARCH_LIMIT = "limit must be above 0."
 
 

@@ -28,8 +28,8 @@ def diverged(before: str, now: str) -> str:
 NO_BYTES = "Bytes cannot be arguments of a tool: encode them as text."
 
 
-def too_many_arguments(function: str, most: int, *, given: int) -> str:
-    return f"{function} takes at most {most} arguments, not {given}."
+def too_many_arguments(function: str, maximum: int, *, given: int) -> str:
+    return f"{function} takes at most {maximum} arguments, not {given}."
 
 
 def argument_twice(function: str, name: str) -> str:

@@ -12,12 +12,12 @@ _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
 _UNSPOKEN = "This is for you alone: do not mention it."
 
 
-def which_values(tool: str, fields: Sequence[str]) -> str:
+def ask_for_values(tool: str, fields: Sequence[str]) -> str:
     """Asks for arguments; each field may have a note in brackets."""
     return f"Which values should {tool} be called with? It needs {_listed(fields)}."
 
 
-def what_to_call(tool: str) -> str:
+def ask_what_to_call(tool: str) -> str:
     return f"What should {tool} be called with?"
 
 

@@ -191,29 +191,29 @@ def _is_secret_parameter(name: str, value: str) -> bool:
 def _of_request(url: str, headers: Mapping[str, str]) -> Iterator[str]:
     sent = [(name, value) for name, value in headers.items() if name.lower() not in _PLAIN_HEADERS | {SEALED_URL}]
     yield from _of_url(url)
-    yield from (value for name, value in sent if len(value) >= _least(name))
+    yield from (value for name, value in sent if len(value) >= _min_chars(name))
     yield from _of_headers(sent)
 
 
-def _least(name: str) -> int:
+def _min_chars(name: str) -> int:
     return _MIN_HEADER_CHARS if _SECRET_NAME.search(name) else _MIN_OTHER_CHARS
 
 
 def _of_headers(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
     """The parts of each, in turns, so that one with many does not leave the others without."""
-    for row in zip_longest(*[_of_header(value, least=_least(name)) for name, value in headers], fillvalue=""):
+    for row in zip_longest(*[_of_header(value, min_chars=_min_chars(name)) for name, value in headers], fillvalue=""):
         yield from (piece for piece in row if piece)
 
 
-def _of_header(value: str, *, least: int) -> Iterator[str]:
+def _of_header(value: str, *, min_chars: int) -> Iterator[str]:
     words = re.split(r"[\s;,]+", value.strip())
     if len(words) > 1 and "=" not in words[0]:
         scheme, *words = words
         if scheme.lower() == "basic":
             words += _basic(words[0])
-    for piece in [value, *words] if least == _MIN_HEADER_CHARS else [value]:
+    for piece in [value, *words] if min_chars == _MIN_HEADER_CHARS else [value]:
         assigned = piece.partition("=")[2].strip('"') if "=" in piece.rstrip("=") else ""
-        yield from (one for one in (piece, assigned) if len(one) >= least)
+        yield from (one for one in (piece, assigned) if len(one) >= min_chars)
 
 
 def _basic(encoded: str) -> list[str]:

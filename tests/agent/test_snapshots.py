@@ -97,7 +97,7 @@ def test_at_any_moment_it_has_the_open_questions_and_the_calls_so_far(history: H
                 open_awaits = []
             case _:
                 pass
-        now = fold.made(status="running", below={})
+        now = fold.build(status="running", below={})
         assert [one.id for one in now.awaits] == open_awaits
         assert {call.id for call in now.calls} == announced
         assert {call.id for call in now.calls if call.completed_at is not None} == closed & announced

@@ -15,7 +15,7 @@ from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
 from weftline.server import following
-from weftline.server.following import What
+from weftline.server.following import EventKind
 from weftline.server.sse import DamagedLog, sse_frames
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk
@@ -95,8 +95,8 @@ async def test_an_entry_of_newer_code_hides_no_other() -> None:
     shown = [frame.type for frame in frames_of(batch)]
     assert not {"assistant_message", "tool_progress"} & set(shown) and shown[-1] == "result"
     assert sse_frames(batch).count(b"event: ") == len(shown)
-    happened = [event.what async for event in following.events_of(Once(batch))]
-    assert What.TURN not in happened and happened[-1] is What.END
+    happened = [event.kind async for event in following.events_of(Once(batch))]
+    assert EventKind.TURN not in happened and happened[-1] is EventKind.END
 
 
 @pytest.mark.parametrize(

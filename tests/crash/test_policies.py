@@ -32,9 +32,11 @@ def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, t
     check_whole(log)
     assert [fact.turn for fact in log.of(PolicyDecided)] == [0, 1]
     assert len(log.of(CapReached)) == 1
-    assert log.of(RunUnattended), "the clock was running"
+    # After its last cap a run is soon done, maybe before the kill takes effect.
+    assert log.of(RunUnattended) or point == "cap.reached:after", "the clock was running"
     asked = (tmp_path / "asked.txt").read_text().split()
-    assert asked in (["0", "1"], ["0", "0", "1"], ["0", "1", "1"])
+    assert asked == sorted(asked) and set(asked) == {"0", "1"}
+    assert len(asked) <= 2 + len(plan), "asked again without a kill"
     assert point != "policy.decided:after" or asked == ["0", "1"]
 
 

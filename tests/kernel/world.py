@@ -62,6 +62,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallClaimed
 from weftline.kernel.leases import given_back
+from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -78,7 +79,6 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
-from weftline.kernel.wanted import is_wanted
 from weftline.messages import Usage
 
 from .content import Content
@@ -257,7 +257,7 @@ class World:
             self.append(*decision.append)
             return True
         if self.state.policy.reached:
-            self.running = [command for command in self.running if is_wanted(self.state, command)]
+            self.running = [command for command in self.running if is_outstanding(self.state, command)]
         for command in decision.start:
             if command not in self.running:
                 self.running.append(command)

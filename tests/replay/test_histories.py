@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from weftline.plan import RunPlan
+from weftline.replay.present_code import PresentCode
 from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
-from weftline.replay.today import Known
 from weftline.runtime.toolbox import RunName
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
@@ -34,8 +34,8 @@ class Kept(Build):
 class TakenAsTheyWere:
     """The tools of the simulation change with each deploy: what they made of arguments is not compared."""
 
-    async def open(self, plan: RunPlan, run: RunName) -> Known:
-        return Known(complete=False)
+    async def open(self, plan: RunPlan, run: RunName) -> PresentCode:
+        return PresentCode(complete=False)
 
 
 @pytest.mark.requirement("run.replay.offline")

@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
-from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, plan, until
+from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, new_thread, plan, until
 from weftline.errors import StoreError, Unavailable
 from weftline.kernel.entries import KIND, MessageQueued
-from weftline.plan import LocalRef
+from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
-from weftline.runtime import kept
+from weftline.runtime import retained
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
+from weftline.tools.function import tool
 
-SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
+SCRIPTS: dict[str, Any] = {
+    name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "thanks"}]} for name in ("ask", "hold")
+}
 
 
 class Place:
@@ -52,8 +56,8 @@ class Place:
 async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_run_leaves_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept, "KEEP_S", 0.001)
-    monkeypatch.setattr(kept, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(retained, "KEEP_S", 0.001)
+    monkeypatch.setattr(retained, "_SWEEP_S", 0.001)
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()
@@ -90,3 +94,36 @@ async def test_a_start_that_fails_leaves_the_store_to_others(tmp_path: Path, mon
             await first.start()
     async with EmbeddedEngine(tmp_path, models=Catalog()):
         pass
+
+
+async def test_a_run_whose_turn_comes_while_the_server_stops_is_left_to_the_next_process() -> None:
+    """Its tools and deps are not even opened: nobody waits for them."""
+    place, opened = Place(), 0
+    began, let_go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def hold() -> str:
+        """Waits."""
+        began.set()
+        await let_go.wait()
+        return "held"
+
+    async def thread_messages(thread: int) -> list[bytes]:
+        nonlocal opened
+        opened += 1
+        return []
+
+    limits = WorkspaceLimits(max_runs_per_workspace=1)
+    it, _ = engine_on(place.store, SCRIPTS, tools={"hold": hold}, limits=limits)
+    async with asyncio.timeout(TIMEOUT_S), it:
+        space, thread = await new_thread(place.store)
+        await it.create(space, plan("hold", ServerRef("hold")))
+        await began.wait()
+        place.store.log.thread_messages = thread_messages
+        await it.create(space, plan("ask", LocalRef("ask")), thread=thread)
+        draining = asyncio.create_task(it.drain(TIMEOUT_S))
+        await asyncio.sleep(0)
+        let_go.set()
+        await draining
+    assert not opened
+    assert [run.row.due_at for run in place.store.disk.runs.values()] == [0, 0]

@@ -18,7 +18,7 @@ from weftline.store.memory.run import MemoryRun
 from weftline.store.records import threads, workspaces
 from weftline.tools.base import ToolOutput
 
-from .kit import MoodyStore, ended, engine_on, plan, until
+from .kit import MoodyStore, ended, engine_on, new_thread, plan, until
 
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
@@ -107,3 +107,18 @@ async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
             with pytest.raises(Conflict) as refused:
                 await asked
             assert refused.value.code == "unsupported_run"
+
+
+async def test_the_end_of_a_thread_reaches_its_other_runs_although_one_is_left_alone() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    space, thread = await new_thread(store)
+    async with engine_on(store, SCRIPTS)[0] as before:
+        for _ in range(3):
+            await before.create(space, plan("ask", LocalRef("ask")), thread=thread)
+        await until(lambda: disk.runs[1].row.due_at)
+    disk.runs[3].row.format = FORMAT + 1
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
+        with pytest.raises(Conflict, match="newer version"):
+            await older.end_thread(thread)
+        assert [disk.runs[key].row.status for key in (1, 2, 3)] == ["cancelled", "cancelled", "queued"]

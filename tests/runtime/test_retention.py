@@ -100,3 +100,15 @@ async def test_only_the_entries_of_what_ended_long_ago_are_removed_and_only_on_r
 
 def kinds(disk: MemoryDisk, key: int) -> list[str]:
     return [item.kind for item in disk.runs[key].items]
+
+
+async def test_a_run_whose_entries_were_removed_is_not_taken_for_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS)
+    async with it:
+        space = await it.workspace("acme")
+        run = await it.create(space, plan("hello"))
+        await ended(it, run, space)
+        key = await it.locate(run, workspace=space)
+        assert await it.trim(before=2**60, after=0, workspace=None) == (key, 1)
+        assert (await it.cancel(key)).status == "succeeded"
+    assert "cannot be read" not in caplog.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weftline.server.accept import wanted
+from weftline.server.accept import accepted_types
 from weftline.server.http import Request
 
 from .kit import TERMINAL, Api, Stream, check_error, local_tool, types
@@ -160,7 +160,7 @@ def test_an_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[s
 
     headers = [(b"accept", line.encode()) for line in accept]
     request = Request({"method": "POST", "path": "/", "headers": headers}, nothing, nothing, "req_1")
-    assert wanted(request) == (events, json)
+    assert accepted_types(request) == (events, json)
 
 
 async def test_warnings_come_in_a_header_of_the_stream_and_strictness_is_a_400(api: Api) -> None:

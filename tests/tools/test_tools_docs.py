@@ -7,7 +7,7 @@ from weftline.tools.loader import load_tools_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs_src" / "function_tools.py"
-MORE = (EXAMPLE.with_name("server_tools.py"), EXAMPLE.with_name("external_tools.py"))
+MORE = tuple(EXAMPLE.with_name(f"{name}.py") for name in ("server_tools", "external_tools", "toolsets"))
 PAGE = ROOT / "docs" / "tools.md"
 
 

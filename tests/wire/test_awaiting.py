@@ -9,7 +9,7 @@ import pytest
 
 from weftline import Agent
 from weftline import Limits as AgentLimits
-from weftline.agent.plans import asked_by_client
+from weftline.agent.plans import client_plan
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.wire.agents import agent_spec_merge
@@ -78,10 +78,10 @@ def enc(value: object) -> bytes:
 def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
     own = AgentLimits(await_timeout_s=60, grant_ttl_s=3600, four_eyes=True, on_deploy="ask")
     agent = Agent("scripted:x", name="payments", limits=own)
-    quiet = asked_by_client(agent, plan_from_spec(b'{"prompt":"x"}'), code="payments", model=None).limits
+    quiet = client_plan(agent, plan_from_spec(b'{"prompt":"x"}'), code="payments", model=None).limits
     assert (quiet.await_timeout_us, quiet.grant_ttl_us) == (60_000_000, 3_600_000_000)
     assert (quiet.on_await_expired, quiet.four_eyes, quiet.on_deploy) == ("deny", True, "ask")
     asked = plan_from_spec(b'{"prompt":"x","awaits":%s,"onDeploy":"pin"}' % enc(STRICT | {"fourEyes": False}))
-    tight = asked_by_client(agent, asked, code="payments", model=None).limits
+    tight = client_plan(agent, asked, code="payments", model=None).limits
     assert (tight.await_timeout_us, tight.grant_ttl_us) == (5_000_000, 1_000_000)
     assert (tight.on_await_expired, tight.four_eyes, tight.on_deploy) == ("end", True, "pin")

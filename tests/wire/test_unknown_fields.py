@@ -11,7 +11,7 @@ from weftline.server.schemas.agents import parse_agent
 from weftline.server.schemas.tools import unknown_in_tool
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
 from weftline.wire.run_spec import RunModel
-from weftline.wire.unknown_fields import MAX_NAMED, nearest_field, shape_of, unknown_fields
+from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields
 
 
 def told(**fields: Any) -> dict[str, str]:
@@ -78,8 +78,8 @@ def test_what_is_handed_on_is_not_looked_into_and_null_is_absent(sent: dict[str,
 
 def test_a_request_with_many_unknown_fields_names_some_and_says_that_there_are_more() -> None:
     found = parse_run(msgspec.json.encode({"prompt": "hi", **{f"field{n}": n for n in range(5_000)}})).unknown
-    assert len(found) == MAX_NAMED + 1
-    assert found[-1].path == "…" and str(MAX_NAMED) in found[-1].message
+    assert len(found) == MAX_LISTED + 1
+    assert found[-1].path == "…" and str(MAX_LISTED) in found[-1].message
 
 
 def test_long_names_are_cut_and_compared_with_nothing() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.agent import hooks as points
-from weftline.agent.above import Above
+from weftline.agent.ancestors import Ancestors
 from weftline.agent.call_values import in_words, object_of, parts_of, written_object
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import RunContext
@@ -25,7 +25,7 @@ from weftline.tools.results import output_bytes
 class AroundCalls:
     """Of one run."""
 
-    def __init__(self, hooks: Hooks, frame: Frame, context: RunContext[Any], *, above: Above) -> None:
+    def __init__(self, hooks: Hooks, frame: Frame, context: RunContext[Any], *, above: Ancestors) -> None:
         self._hooks = hooks
         self._frame = frame
         self._context = context

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from weftline import prompts
-from weftline.agent.above import Listener
+from weftline.agent.ancestors import Listener
 from weftline.agent.hooks import AwaitGate
 from weftline.canonical import canonical_value
 from weftline.failure import Clarification

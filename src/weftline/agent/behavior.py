@@ -139,7 +139,7 @@ class Behavior:
             if value is not None and value not in allowed:
                 words = " or ".join([f'"{one}"' for one in allowed])
                 raise ValueError(f"{name} is {words}, not {value!r}")
-        for name, least in _LEAST.items():
+        for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} must be {least} or more, not {value!r}")
@@ -197,7 +197,7 @@ _CHOICES: Final = {
     "compact_strategy": ("off", "tail"),
     "tool_disclosure": ("eager", "lazy"),
 }
-_LEAST: Final = {
+_MINIMUM: Final = {
     "tool_output_budget_bytes": 0,
     "model_result_limit_bytes": 1,
     "compact_threshold_bytes": 0,

@@ -114,10 +114,10 @@ def hook(point: type[Point] | str, *, fail_closed: bool = False) -> Any:
 
     found = point_of(point)
 
-    def made(fn: Callable[..., Any]) -> Hook[Any]:
+    def register(fn: Callable[..., Any]) -> Hook[Any]:
         return Hook(found, fn, fail_closed=fail_closed)
 
-    return made
+    return register
 
 
 class Hooks:

@@ -22,7 +22,13 @@ def expect(name: str, given: object, kinds: type | tuple[type, ...], like: str) 
 
 
 def number(
-    name: str, given: object, *, least: float = 0, above: bool = False, most: float | None = None, whole: bool = False
+    name: str,
+    given: object,
+    *,
+    minimum: float = 0,
+    above: bool = False,
+    maximum: float | None = None,
+    whole: bool = False,
 ) -> None:
     """Raises `TypeError` for what is not a number, `ValueError` for one that is too small or too large.
 
@@ -31,11 +37,11 @@ def number(
     kinds = int if whole else (int, float)
     if isinstance(given, bool) or not isinstance(given, kinds):
         raise TypeError(f"{name} must be {'an integer' if whole else 'a number'}, not {_REPR.repr(given)}")
-    if most is not None and not least <= given <= most:
-        raise ValueError(f"{name} must be from {least:g} to {most:g}, not {given}")
-    if above and not given > least:
-        raise ValueError(f"{name} must be above {least:g}, not {given}")
-    if given < least:
+    if maximum is not None and not minimum <= given <= maximum:
+        raise ValueError(f"{name} must be from {minimum:g} to {maximum:g}, not {given}")
+    if above and not given > minimum:
+        raise ValueError(f"{name} must be above {minimum:g}, not {given}")
+    if given < minimum:
         raise ValueError(f"{name} must not be negative, not {given}")
     if not isfinite(given):
         raise ValueError(f"{name} must be a finite number, not {given}")
@@ -99,7 +105,7 @@ def deps(given: object) -> None:
 CONTEXT_MANAGER: Final = "an async context manager: an async function that yields, with @asynccontextmanager"
 
 
-def made_deps(given: object) -> None:
+def check_deps(given: object) -> None:
     """Raises `TypeError` for what a factory returned, if it cannot be entered."""
     if not hasattr(given, "__aenter__"):
         if inspect.iscoroutine(given):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline import prompts, prompts_behavior
 from weftline.agent import hooks as points
-from weftline.agent.above import Above, Listener
+from weftline.agent.ancestors import Ancestors, Listener
 from weftline.agent.around_calls import AroundCalls
 from weftline.agent.asking import answer_by_code
 from weftline.agent.call_values import coerced_args, object_of
@@ -89,7 +89,7 @@ class AgentCode:
         problem: tuple[str, BaseException | None] | None = None,
         planner: Planner | None = None,
         observed: Callable[[], Awaitable[None]] | None = None,
-        above: Above | None = None,
+        above: Ancestors | None = None,
         on_left: Callable[[AgentCode], object] = lambda _: None,
         prompts: RunPrompts | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class AgentCode:
         self._notes = Notes(prompts)
         self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
-        self.above = above or Above()
+        self.above = above or Ancestors()
         """The runs above a child, which hear of what it does."""
         self._plan = plan
         self.for_client = for_client
@@ -162,12 +162,17 @@ class AgentCode:
         return self._frame.behavior.tool_execution == "sequential"
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
+        self,
+        system: str | None,
+        *,
+        memory: MutableMapping[str, Any],
+        messages: Sequence[Message],
+        rebuild: bool = False,
     ) -> str | None:
         if self._problem is not None:
             return None
         make = self._instructions
-        if anew:
+        if rebuild:
             system, make = (self._newest, None) if not callable(self._newest) else (None, self._newest)
         try:
             parts = [system or "" if make is None else await self._instructed(make)]
@@ -179,7 +184,7 @@ class AgentCode:
             logger.exception("run %s: its instructions could not be made", self.info.id)
             self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
             return None
-        if make is None and not any(parts[1:]) and not anew:
+        if make is None and not any(parts[1:]) and not rebuild:
             return None
         return "\n\n".join([part for part in parts if part])
 

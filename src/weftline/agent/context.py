@@ -58,7 +58,7 @@ class Entered:
 _OUTSIDE = Entered()
 
 
-def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+def _discard(text: str, labels: Mapping[str, str] | None = None) -> None:
     return None
 
 
@@ -71,7 +71,7 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     run: RunInfo
     deps: DepsT
-    note: Callable[..., None] = _nobody_listens
+    note: Callable[..., None] = _discard
     """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
     `notes` of its result if the turn is the last one. No model reads it.
     """

@@ -15,7 +15,7 @@ from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook, check_hook, point_of
 from weftline.agent.context import RunContext, RunInfo
-from weftline.agent.given import AgentTool, made, merged, name_of
+from weftline.agent.given import AgentTool, merged, name_of, to_tool
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
@@ -47,7 +47,7 @@ D = TypeVar("D")
 Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 
-class Others(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     """What an agent is given that says nothing of its deps."""
 
     name: str | None
@@ -86,7 +86,7 @@ class Definition(Generic[OutputT, DepsT]):
         deps: type[DepsT] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        **others: Unpack[Others],
+        **others: Unpack[CommonOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -97,7 +97,7 @@ class Definition(Generic[OutputT, DepsT]):
         deps: Callable[[RunInfo], AbstractAsyncContextManager[DepsT]],
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        **others: Unpack[Others],
+        **others: Unpack[CommonOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -109,7 +109,7 @@ class Definition(Generic[OutputT, DepsT]):
         deps: type[DepsT] | None = None,
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        **others: Unpack[Others],
+        **others: Unpack[CommonOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -121,7 +121,7 @@ class Definition(Generic[OutputT, DepsT]):
         deps: Callable[[RunInfo], AbstractAsyncContextManager[DepsT]],
         tools: Sequence[AgentTool[DepsT]] = ...,
         hooks: Sequence[Hook[Any, DepsT]] = ...,
-        **others: Unpack[Others],
+        **others: Unpack[CommonOptions],
     ) -> None: ...
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Definition(Generic[OutputT, DepsT]):
         if name is not None and not name.strip():
             raise ValueError("an agent's name must not be empty")
         _check_names(tools)
-        tools = tuple([made(one) for one in merged(base.tools, tools)])
+        tools = tuple([to_tool(one) for one in merged(base.tools, tools)])
         self.model = model
         self.name = name
         self.description = description
@@ -233,7 +233,7 @@ class Definition(Generic[OutputT, DepsT]):
             other.instructions = instructions
         if tools is not None:
             _check_names(tools)
-            other.tools = tuple([made(one) for one in tools])
+            other.tools = tuple([to_tool(one) for one in tools])
             _check_tools(other.tools, self.tool_aliases, self.behavior)
             self._connect_skills(other.tools)
         return other

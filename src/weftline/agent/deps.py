@@ -71,7 +71,7 @@ class OwnedDeps:
     async def _own(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         try:
             made = make()
-            checked.made_deps(made)
+            checked.check_deps(made)
             async with made as deps:
                 self._entered.set_result(deps)
                 await self._over.wait()

@@ -82,7 +82,7 @@ class SearchTool(FunctionTool):
                 limit: How many to return at most.
             """
             if names is None and not query and not server:
-                raise ToolFailed(prompts.SEARCH_FOR_WHAT)
+                raise ToolFailed(prompts.SEARCH_NEEDS_QUERY)
             if limit is not None and limit < 1:
                 raise ToolFailed(prompts.SEARCH_LIMIT)
             matching = [one for one in found if _matches(one, names=names, query=query, server=server)]

@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.elsewhere import Elsewhere, call
 from weftline.agent.ended import EndedRuns
-from weftline.agent.kept import KeptRuns
 from weftline.agent.listing import facts_of
+from weftline.agent.loop_proxy import LoopProxy, call
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.prompted import PromptedRuns
+from weftline.agent.retained import RetainedRuns
 from weftline.agent.run import Run
 from weftline.agent.settings import Settings
 from weftline.agent.sources import AgentTools, Setup, require_durable
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from weftline.tools.base import Tool, Toolset
 
 T = TypeVar("T")
-Beside: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+Companion: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 _NO_SETTINGS = Settings()
 _ROUTE = "library"
@@ -101,7 +101,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self.own_tools: dict[str, Tool] = {}
         """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
         self._stored: StoredThings | None = None
-        self._beside: list[Beside] = []
+        self._companions: list[Companion] = []
         self._guests = AsyncExitStack()
         """What was opened along with the engine, and is closed before it."""
         self._host: EmbeddedEngine | None = None
@@ -112,7 +112,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         """By run in memory: what its code is registered under."""
         self._brought: dict[str, tuple[Toolset, ...]] = {}
         """By run in memory: the sets of tools that were given with it."""
-        self._kept: KeptRuns | None = None
+        self._kept: RetainedRuns | None = None
         """Runs in memory that nobody owns any more."""
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that nobody opened by hand."""
@@ -163,14 +163,14 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             raise Conflict("This engine is open already.")
         if self._directory is None:
             store: Store = MemoryStore()
-            self._kept = KeptRuns(store)
+            self._kept = RetainedRuns(store)
         else:
             self._models.look_around()  # the runs that it carries on may need them
             store = await open_store_off_loop(self._directory)
         self.store, self._tools.records = store, store.records
         try:
             await self._open_on(store)
-            for beside in self._beside:
+            for beside in self._companions:
                 await self._guests.enter_async_context(beside())
         except BaseException:
             if self._host is None:
@@ -254,13 +254,13 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         async with self:
             yield
 
-    def alongside(self, beside: Beside) -> None:
+    def alongside(self, companion: Companion) -> None:
         """Enters a context each time that the engine is opened, and leaves it before the engine is closed."""
-        self._beside.append(beside)
+        self._companions.append(companion)
 
-    async def attend(self, beside: Beside) -> None:
+    async def attend(self, companion: Companion) -> None:
         """The same once, in an engine that is open."""
-        await self._guests.enter_async_context(beside())
+        await self._guests.enter_async_context(companion())
 
     async def runtime(self) -> EmbeddedEngine:
         """The runtime below. On another loop than its own it is one that forwards calls.
@@ -270,7 +270,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         host, loop = self._opened()
         if loop is asyncio.get_running_loop():
             return host
-        return cast("EmbeddedEngine", Elsewhere(host, loop))
+        return cast("EmbeddedEngine", LoopProxy(host, loop))
 
     async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Carries out `work` on the loop that the engine lives on, with the caller's context variables."""

@@ -39,7 +39,7 @@ def merged(below: Sequence[AgentTool[Any]], above: Sequence[AgentTool[Any]]) -> 
     return (*kept, *[one for one in above if _key(one) in keys])
 
 
-def made(one: AgentTool[Any]) -> Tool[Any] | Toolset:
+def to_tool(one: AgentTool[Any]) -> Tool[Any] | Toolset:
     """A tool or a set of tools as it is; of a function a tool is made. Raises `TypeError` for anything else."""
     if (hasattr(one, "spec") and hasattr(one, "prepare")) or is_toolset(one):
         return cast("Tool[Any] | Toolset", one)

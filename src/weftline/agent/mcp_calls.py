@@ -9,7 +9,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.agent.above import Above
+from weftline.agent.ancestors import Ancestors
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.hooks_outside import McpToolAfter, McpToolBefore, McpToolGate, McpToolTransform
 from weftline.messages import Text
@@ -26,7 +26,7 @@ def server_of(call: PendingCall) -> str:
 
 
 async def around(
-    call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Above
+    call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Ancestors
 ) -> ToolOutput:
     """Asks the server, unless a gate has blocked the call or answered it. `display_name` is the model's name
     for the tool."""

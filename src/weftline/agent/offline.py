@@ -14,13 +14,13 @@ from weftline.agent.opened import Notify, Opened
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.sources import AgentTools, Setup
 from weftline.plan import RunPlan
-from weftline.replay.today import Known, NoAgents, has_tools_elsewhere, missing_tools
+from weftline.replay.present_code import NoAgents, PresentCode, has_remote_tools, missing_tools
 from weftline.runtime.toolbox import RunName
 from weftline.tools.base import Tool, Toolset
 
 
 class AgentsToday:
-    """Implements `weftline.replay.today.Today` with the agents that are here, by name."""
+    """Implements `weftline.replay.present_code.CodeSource` with the agents that are here, by name."""
 
     def __init__(self, agents: Iterable[Definition[Any, Any]], *, tools: Mapping[str, Tool] | None = None) -> None:
         self._tools = _OfflineTools()
@@ -29,13 +29,13 @@ class AgentsToday:
             if agent.name is not None:
                 self._tools.register(agent.name, Setup(agent, deps=None))
 
-    async def open(self, plan: RunPlan, run: RunName) -> Known:
+    async def open(self, plan: RunPlan, run: RunName) -> PresentCode:
         if plan.code is None:
             return await self._others.open(plan, run)
         name = self._tools.registered(plan.code)
         if name is None:
-            return Known(complete=False)
-        return await self._tools.known(name, plan, run)
+            return PresentCode(complete=False)
+        return await self._tools.present(name, plan, run)
 
 
 class _OfflineTools(AgentTools):
@@ -48,12 +48,12 @@ class _OfflineTools(AgentTools):
         plain, _, number = code.rpartition(" ")
         return code if code in self.agents else plain if number.isdigit() and plain in self.agents else None
 
-    async def known(self, name: str, plan: RunPlan, run: RunName) -> Known:
+    async def present(self, name: str, plan: RunPlan, run: RunName) -> PresentCode:
         agent, found = self.agents[name], None
         for step in plan.path:
             found = await self._subagent(agent, step)
             if found is None:
-                return Known(complete=False)
+                return PresentCode(complete=False)
             agent = found.agent or agent
         toolbox = await self.open(replace(plan, code=name), run=run)
         outside = [one for one in agent.tools if is_toolset(one) and not isinstance(one, Skills)]
@@ -62,8 +62,8 @@ class _OfflineTools(AgentTools):
         words = agent.instructions
         system = words if own and (words is None or isinstance(words, str)) else UNSET
         missing = missing_tools(plan, toolbox)
-        complete = not outside and not missing and not has_tools_elsewhere(plan)
-        return Known(toolbox, complete=complete, system=system, missing=missing)
+        complete = not outside and not missing and not has_remote_tools(plan)
+        return PresentCode(toolbox, complete=complete, system=system, missing=missing)
 
     async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
         found, only, _ = await super()._walk(setup, path)

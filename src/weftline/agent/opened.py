@@ -19,7 +19,7 @@ Notify: TypeAlias = Callable[[Point], Awaitable[None]]
 """Never raises: what it tells of concerns other runs too."""
 
 
-async def _nobody(point: Point) -> None:
+async def _discard(point: Point) -> None:
     """For an opening that no run has asked for."""
 
 
@@ -76,7 +76,7 @@ class Opened:
             await asyncio.wait(openings)
 
     async def tools(self, toolset: Toolset) -> Sequence[Tool]:
-        opening = self._opening(toolset, _nobody)
+        opening = self._opening(toolset, _discard)
         try:
             # A run that is cancelled while it waits must not take the tools from the others.
             return await asyncio.shield(opening.tools)

@@ -27,7 +27,7 @@ from weftline.reminders import Reminder
 from weftline.runtime.code import ChildLimits
 
 _NO_SETTINGS = Settings()
-_ASKED_FOR_NOTHING = StoredLimits()
+_NO_LIMITS = StoredLimits()
 
 
 def plan_of(
@@ -150,7 +150,7 @@ def _within_time(rule: PolicyRule | None, left_us: int | None) -> PolicyRule | N
     return rule if left_us is None else PolicyRule(time_budget_us=left_us).within(rule)
 
 
-def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
+def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
     """The plan of a run that a client asked for, from the plan of its request.
 
     The client may name another model and settings and bring tools of its own, as it may with a stored agent. The
@@ -186,7 +186,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):
         raise InvalidRequest(f"The answers of the agent {code!r} have a type of their own: leave out the schema.")
-    tighter = sent.limits.max_tool_turns < _ASKED_FOR_NOTHING.max_tool_turns
+    tighter = sent.limits.max_tool_turns < _NO_LIMITS.max_tool_turns
     limits = replace(
         plan.limits,
         max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
@@ -199,7 +199,7 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
         on_local_timeout=sent.limits.on_local_timeout,
         leases=sent.limits.leases,
         in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
-        await_timeout_us=_least(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
+        await_timeout_us=_smaller(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
         on_await_expired="end" if "end" in (sent.limits.on_await_expired, plan.limits.on_await_expired) else "deny",
         grant_ttl_us=_ttl(sent.limits.grant_ttl_us, plan.limits.grant_ttl_us),
         four_eyes=sent.limits.four_eyes or plan.limits.four_eyes,
@@ -216,14 +216,14 @@ def asked_by_client(agent: Definition[Any, Any], sent: RunPlan, *, code: str, mo
     )
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _smaller(one: int | None, other: int | None) -> int | None:
     given = [us for us in (one, other) if us is not None]
     return min(given) if given else None
 
 
 def _ttl(sent_us: int, own_us: int) -> int:
     """A request that says nothing has the default, which does not shorten what the agent gives."""
-    return own_us if sent_us == _ASKED_FOR_NOTHING.grant_ttl_us else min(sent_us, own_us)
+    return own_us if sent_us == _NO_LIMITS.grant_ttl_us else min(sent_us, own_us)
 
 
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -9,16 +9,16 @@ from typing import Any
 from weftline.agent.definition import Definition
 from weftline.agent.offline import AgentsToday
 from weftline.replay.format import Offered
+from weftline.replay.present_code import CodeSource, NoAgents
 from weftline.replay.reading import read_export
 from weftline.replay.recorded import Recorded, recorded_in_file, recorded_in_store
 from weftline.replay.refusing import find_run
 from weftline.replay.replaying import Replayed, offered_now, replay_runs
-from weftline.replay.today import NoAgents, Today
 from weftline.store.base import LogReader
 from weftline.tools.base import Tool
 
 
-def today(agents: Iterable[Definition[Any, Any]] | None, *, tools: Mapping[str, Tool] | None = None) -> Today:
+def today(agents: Iterable[Definition[Any, Any]] | None, *, tools: Mapping[str, Tool] | None = None) -> CodeSource:
     """`tools` are those of the server that runs which clients described may name."""
     return NoAgents(tools) if agents is None else AgentsToday(agents, tools=tools)
 
@@ -36,6 +36,6 @@ async def replay_file(path: Path, *, agents: Iterable[Definition[Any, Any]] | No
     return await replay_runs(recorded_in_file(read_export(path)), today(agents))
 
 
-async def offers(runs: Iterable[Recorded], now: Today) -> dict[str, Offered]:
+async def offers(runs: Iterable[Recorded], now: CodeSource) -> dict[str, Offered]:
     """By run: what its models would be offered."""
     return {recorded.run_id: await offered_now(recorded, now) for recorded in runs}

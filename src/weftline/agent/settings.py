@@ -36,11 +36,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             if level not in LEVELS:
                 raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
         elif level is not None:
-            checked.number("reasoning", level, most=100, whole=True)
+            checked.number("reasoning", level, maximum=100, whole=True)
         if self.temperature is not None:
             checked.number("temperature", self.temperature)
         if self.top_p is not None:
-            checked.number("top_p", self.top_p, most=1)
+            checked.number("top_p", self.top_p, maximum=1)
         if self.max_output_tokens is not None:
             checked.number("max_output_tokens", self.max_output_tokens, above=True, whole=True)
         if self.stop != ():

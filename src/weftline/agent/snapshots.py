@@ -34,7 +34,7 @@ async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> Run
         below = {child: await _calls_of(log, child) for child in fold.children}
     except UNREADABLE:
         raise StoreError(f"The log of run {run_id} is damaged.", code=LOG_DAMAGED) from None
-    return fold.made(status=row.status, below=below)
+    return fold.build(status=row.status, below=below)
 
 
 async def _calls_of(log: LogReader, run_id: str) -> tuple[int, int]:

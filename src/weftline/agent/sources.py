@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.json import decode
 
 from weftline.agent import skilled
-from weftline.agent.above import Above
 from weftline.agent.aliases import Aliases, check_names
+from weftline.agent.ancestors import Ancestors
 from weftline.agent.behavior import Behavior, check_dedup, resolved
 from weftline.agent.calling import Hook, HookFailed, Hooks
 from weftline.agent.child_plans import ChildPlans
@@ -124,11 +124,11 @@ class AgentTools:
         codes = list(self._unfinished)
         for code in codes:
             code.leave()
-        late = await _left_in(codes, timeout_s=LEAVE_S)
+        late = await _remaining_after(codes, timeout_s=LEAVE_S)
         for _ in ("the last hooks", "the deps"):
             for code in late:
                 code.leaving.abandon()
-            late = await _left_in(late, timeout_s=_ABANDONED_S)
+            late = await _remaining_after(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
     def begin(self, agent: Definition[Any, Any]) -> None:
@@ -272,7 +272,7 @@ class AgentTools:
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
             observed=None if observed or not agent.observers else self._observed(agent, info),
-            above=Above(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
+            above=Ancestors(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
             on_left=self._left,
             prompts=named_prompts,
         )
@@ -451,7 +451,7 @@ async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
     return await owned.enter(lambda: factory(info)), owned
 
 
-async def _left_in(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
+async def _remaining_after(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
     """Waits for them to be done; returns those that are not."""
     late = [code for code in codes if not code.leaving.left.is_set()]
     waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}

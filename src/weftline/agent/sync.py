@@ -27,21 +27,21 @@ _shared: tuple[int, LoopThread] | None = None
 _making = threading.Lock()
 
 
-class Lives(Protocol):
+class HasLoop(Protocol):
     """An engine, as far as it matters here."""
 
     @property
     def lives_here(self) -> bool: ...
 
 
-def blocking(work: Callable[[], Coroutine[Any, Any, T]], *, engine: Lives | None = None) -> T:
+def blocking(work: Callable[[], Coroutine[Any, Any, T]], *, engine: HasLoop | None = None) -> T:
     """Carries out `work` on the background loop and waits for it, with the caller's context variables."""
     return _loop(engine).run(_in(copy_context(), work))
 
 
 @contextmanager
 def watched(
-    stream: Callable[[], AbstractAsyncContextManager[Run[OutputT]]], *, engine: Lives | None = None
+    stream: Callable[[], AbstractAsyncContextManager[Run[OutputT]]], *, engine: HasLoop | None = None
 ) -> Generator[SyncRun[OutputT]]:
     loop = _loop(engine)
     manager = stream()
@@ -137,7 +137,7 @@ class SyncRun(Generic[OutputT]):
             self._loop.run(closing.aclose())
 
 
-def _loop(engine: Lives | None) -> LoopThread:
+def _loop(engine: HasLoop | None) -> LoopThread:
     global _shared
     try:
         asyncio.get_running_loop()

@@ -25,7 +25,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlocked)
 
 
-class Asked(Protocol):
+class TerminalQuestion(Protocol):
     """A question, and what may be said to it."""
 
     @property
@@ -74,9 +74,9 @@ def _ask(gate: AwaitGate) -> None:
             pass  # nobody sits there
 
 
-def ask(asked: Asked) -> None:
+def ask(asked: TerminalQuestion) -> None:
     """Asks whoever sits at the terminal, in this thread. Raises `EOFError` if nobody does."""
-    _ASKED[asked.about](asked)
+    _PROMPTS[asked.about](asked)
 
 
 def _each(gate: AwaitGate) -> None:
@@ -89,7 +89,7 @@ def _each(gate: AwaitGate) -> None:
     gate.answer(answers)
 
 
-def _confirm(gate: Asked) -> None:
+def _confirm(gate: TerminalQuestion) -> None:
     typed = input(f"\n{gate.question} [y/n, or why not] ").strip()
     if typed.lower() in ("y", "yes"):
         gate.approve()
@@ -97,7 +97,7 @@ def _confirm(gate: Asked) -> None:
         gate.deny("" if typed.lower() in ("", "n", "no") else typed)
 
 
-def _question(gate: Asked) -> None:
+def _question(gate: TerminalQuestion) -> None:
     print(f"\n{gate.question}")
     for number, option in enumerate(gate.options, 1):
         print(f"  {number}. {option}")
@@ -114,7 +114,7 @@ def _question(gate: Asked) -> None:
         print(f"One of 1 to {len(gate.options)}, please, or nothing to give no answer.")
 
 
-def _plan(gate: Asked) -> None:
+def _plan(gate: TerminalQuestion) -> None:
     typed = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
     match typed.lower():
         case "y" | "yes":
@@ -125,7 +125,7 @@ def _plan(gate: Asked) -> None:
             gate.answer(typed)
 
 
-def _doubt(gate: Asked) -> None:
+def _doubt(gate: TerminalQuestion) -> None:
     typed = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
     if typed in ("y", "yes"):
         gate.answer(input("What was its result? ").strip() or "It took effect.")
@@ -135,7 +135,7 @@ def _doubt(gate: Asked) -> None:
         gate.deny()
 
 
-_ASKED = {
+_PROMPTS = {
     "confirm": _confirm,
     "question": _question,
     "plan": _plan,

@@ -46,7 +46,7 @@ class Host(Protocol):
 _PAGE = 200
 
 
-class News:
+class RunCreatedSignal:
     """Says when a run was created, on the loop of whoever waits for that."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Thread:
         """
         key, seen = await self.key(), 0
         host = await self._engine.runtime()
-        news = News()
+        news = RunCreatedSignal()
         leave = await self._engine.observe(news) if live else None
         try:
             while True:

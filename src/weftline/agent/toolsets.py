@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from weftline.agent.given import is_toolset, made
+from weftline.agent.given import is_toolset, to_tool
 from weftline.tools.base import Tool
 from weftline.tools.shaping import Adapter, Materializer, Measure, Shaping
 
@@ -41,7 +41,7 @@ def toolset(
     for one in tools:
         if is_toolset(one):
             raise TypeError(f"toolset {name!r}: {type(one).__name__} is a set of tools itself")
-        shaped: Any = copy.copy(made(one))  # in another set, or in none, it is as it was
+        shaped: Any = copy.copy(to_tool(one))  # in another set, or in none, it is as it was
         shaped.shaping = shaping
         found.append(shaped)
     return tuple(found)

@@ -65,7 +65,7 @@ class Loopback:
             writer.close()
 
 
-class Pasted:
+class PastedRedirect:
     """Asks the person to paste the address that their browser was redirected to, which it cannot open."""
 
     def __init__(self, port: int) -> None:

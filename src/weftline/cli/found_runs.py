@@ -40,7 +40,7 @@ def _only(found: list[str], start: str) -> str:
     return found[0]
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class RunQuery(Struct, frozen=True, kw_only=True):
     """Which runs to list. Without a `limit`, all."""
 
     limit: int | None
@@ -58,23 +58,23 @@ class Wanted(Struct, frozen=True, kw_only=True):
     def matching(self, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [run for run in runs if run.get("inDoubt")] if self.in_doubt else list(runs)
 
-    def cut(self, found: list[dict[str, Any]], cursor: str | None) -> Listed:
+    def cut(self, found: list[dict[str, Any]], cursor: str | None) -> RunList:
         """As many as are wanted, and where the list continues; `cursor` is where it does after all of `found`."""
         if self.limit is None or len(found) <= self.limit:
-            return Listed(found, cursor)
+            return RunList(found, cursor)
         last = ids.parse(found[self.limit - 1]["id"], prefix="run_")
         assert last is not None
-        return Listed(found[: self.limit], cursor_of(last[0]))
+        return RunList(found[: self.limit], cursor_of(last[0]))
 
 
-class Listed(Struct, frozen=True):
+class RunList(Struct, frozen=True):
     runs: list[dict[str, Any]]
     next_cursor: str | None
     """Where the list continues; None at its end."""
 
 
 class FoundRuns(Protocol):
-    async def list(self, wanted: Wanted) -> Listed:
+    async def list(self, wanted: RunQuery) -> RunList:
         """The newest first."""
         ...
 
@@ -95,7 +95,7 @@ class ServerRuns:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def list(self, wanted: Wanted) -> Listed:
+    async def list(self, wanted: RunQuery) -> RunList:
         found: list[dict[str, Any]] = []
         cursor = wanted.cursor
         while wanted.limit is None or len(found) < wanted.limit:
@@ -157,7 +157,7 @@ class StoredRuns:
         self._workspace = workspace
         self._names = StoredNames(store.records)
 
-    async def list(self, wanted: Wanted) -> Listed:
+    async def list(self, wanted: RunQuery) -> RunList:
         statuses = ("running", "paused") if wanted.status == "running" else (wanted.status,) if wanted.status else ()
         thread: int | None = None
         if wanted.session is not None:

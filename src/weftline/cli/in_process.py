@@ -35,7 +35,7 @@ from weftline.workspace.providers import own_providers
 _DRAIN_S = 1.0
 
 
-class Here(Struct, frozen=True):
+class LocalHost(Struct, frozen=True):
     """What carries out runs in this process; see `weftline.server.following.Host`."""
 
     engine: Engine
@@ -45,9 +45,9 @@ class Here(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def engine_here(
+async def local_engine(
     *, db: Path | None, config: Path | None, scripts: Path | None, tools: Path | None
-) -> AsyncGenerator[Here]:
+) -> AsyncGenerator[LocalHost]:
     """An engine that only carries out the runs it is given. Without `db` nothing is kept."""
     if not logging.getLogger().handlers:
         configure_logs("error")
@@ -89,7 +89,7 @@ async def engine_here(
             await store.close()
             raise
         stack.push_async_callback(engine.stop, drain_s=_DRAIN_S)
-        yield Here(engine, workspaces, _of_file(available, tools))
+        yield LocalHost(engine, workspaces, _of_file(available, tools))
 
 
 def _of_file(available: Iterable[str], tools: Path | None) -> tuple[str, ...]:

@@ -57,13 +57,13 @@ def login(
         from weftline.tools.mcp.signing_in import LoginFailed, log_in
     except ImportError:
         raise Unavailable("Logging in needs the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.") from None
-    from weftline.cli.browser import Loopback, Pasted
+    from weftline.cli.browser import Loopback, PastedRedirect
 
     administer(db, "workspaces.features", workspace=workspace)  # reports a typo before a browser is opened
     secret = sys.stdin.readline().strip() if client_secret_stdin else None
 
     async def made() -> object:
-        async with Pasted(port) if paste else Loopback(port) as person:
+        async with PastedRedirect(port) if paste else Loopback(port) as person:
             done = await log_in(
                 url, person, client_id=client_id, client_secret=secret, client_metadata_url=client_metadata
             )

@@ -17,7 +17,7 @@ from weftline.cli.where import URL, WORKSPACE, chosen_url
 from weftline.suggestions import sentence
 
 if TYPE_CHECKING:
-    from weftline.cli.in_process import Here
+    from weftline.cli.in_process import LocalHost
     from weftline.cli.screen import Screen
     from weftline.client import AsyncClient, AsyncRun
     from weftline.client.events import Frame
@@ -27,7 +27,7 @@ _GOODBYE_S = 5.0
 _MAX_LISTED = 8
 
 
-class Asked(Struct, frozen=True):
+class RunRequest(Struct, frozen=True):
     """What the command was asked to run."""
 
     prompt: str
@@ -113,7 +113,7 @@ def command(
     """
     from weftline.cli.screen import Screen
 
-    asked = Asked(_prompt(prompt), agent, model, system, tools, workspace, attachments)
+    asked = RunRequest(_prompt(prompt), agent, model, system, tools, workspace, attachments)
     screen = Screen(as_json=as_json)
     server = chosen_url(url)
     if server is not None:
@@ -145,7 +145,7 @@ def _without_final_newline(text: str) -> str:
 # On a server
 
 
-async def _on_server(url: str, asked: Asked, screen: Screen) -> int:
+async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
     from weftline.cli.interrupts import Interrupts
     from weftline.cli.local_tools import tools_of_file
     from weftline.cli.where import connected
@@ -212,13 +212,15 @@ async def _agent_of(client: AsyncClient, name: str) -> str:
 # In this process
 
 
-async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None) -> int:
+async def _here(
+    asked: RunRequest, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None
+) -> int:
     from weftline.cli.events import live_frames
-    from weftline.cli.in_process import engine_here
+    from weftline.cli.in_process import local_engine
     from weftline.cli.interrupts import Interrupts
     from weftline.store.naming import db_option
 
-    async with engine_here(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
+    async with local_engine(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
         run_id, key = await _created(here, asked)
 
         def print_hint() -> None:
@@ -234,7 +236,7 @@ async def _here(asked: Asked, screen: Screen, *, db: Path | None, config: Path |
             return await _until_left(following, interrupts.leaving, leave)
 
 
-async def _created(here: Here, asked: Asked) -> tuple[str, int]:
+async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
     from weftline.errors import NotFound, WeftlineError
     from weftline.server.creating import create_run
     from weftline.server.principal import Principal

@@ -74,13 +74,13 @@ def list_runs(
 
         show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
         return
-    from weftline.cli.found_runs import Listed, Wanted
+    from weftline.cli.found_runs import RunList, RunQuery
     from weftline.cli.terminal import is_terminal
 
     max_runs = None if everything else limit
-    wanted = Wanted(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session, in_doubt=in_doubt)
+    wanted = RunQuery(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session, in_doubt=in_doubt)
 
-    async def find() -> Listed:
+    async def find() -> RunList:
         async with _runs(chosen_url(url), workspace, db) as runs:
             return await runs.list(wanted)
 

@@ -14,7 +14,7 @@ import click
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _GAP = "  "
-_LEAST_WIDTH = 6
+_MIN_WIDTH = 6
 STATUS_COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "queued": "blue"}
 
 
@@ -74,7 +74,7 @@ def _fit(widths: list[int], elastic: Sequence[int]) -> None:
     room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
     while elastic and sum(widths) > room:
         widest = max(elastic, key=lambda at: widths[at])
-        if widths[widest] <= _LEAST_WIDTH:
+        if widths[widest] <= _MIN_WIDTH:
             return
         widths[widest] -= 1
 

@@ -17,7 +17,7 @@ from weftline.client.results import decoded
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Waits(Protocol):
+    class Wait(Protocol):
         def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
@@ -52,7 +52,7 @@ class Budget(Struct, frozen=True):
     id: str | None = None
 
 
-class _Made(Struct):
+class _Response(Struct):
     warnings: Any = None
 
 
@@ -85,7 +85,7 @@ class AsyncBudgets:
         ]
         body = {"level": level, "limits": given} | ({} if id is None else {"id": id})
         made = await self._http.call("PUT", "/budgets", body=msgspec.json.encode(body))
-        warn_of(decoded(made, _Made).warnings)
+        warn_of(decoded(made, _Response).warnings)
         return decoded(made, Budget)
 
     async def of_run(self, run_id: str) -> tuple[Budget, ...]:
@@ -97,7 +97,7 @@ class AsyncBudgets:
 class Budgets:
     """The budgets of a workspace, for synchronous code; see `AsyncBudgets`."""
 
-    def __init__(self, core: AsyncBudgets, wait: Waits) -> None:
+    def __init__(self, core: AsyncBudgets, wait: Wait) -> None:
         self._core = core
         self._wait = wait
 

@@ -21,7 +21,7 @@ from weftline.client.tools import Toolset
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Waits(Protocol):
+    class Wait(Protocol):
         def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
@@ -56,7 +56,7 @@ class Schedule(Struct, frozen=True, rename="camel"):
     updated_at: datetime | None = None
 
 
-class _Made(Struct):
+class _Response(Struct):
     warnings: Any = None
 
 
@@ -105,7 +105,7 @@ class AsyncSchedules:
         # So that a request whose response got lost can be sent again.
         key = run.get("idempotency_key") or secrets.token_urlsafe(18)
         made = await self._http.call("POST", "/schedules", body=msgspec.json.encode(body), idempotency_key=key)
-        warn_of(decoded(made, _Made).warnings)
+        warn_of(decoded(made, _Response).warnings)
         return decoded(made, Schedule)
 
     async def list(self) -> tuple[Schedule, ...]:
@@ -136,7 +136,7 @@ class AsyncSchedules:
         body = {field: value for field, value in given.items() if value is not None}
         body |= _times(at=at, cron=cron, timezone=timezone, catch_up=catch_up)
         made = await self._http.call("PATCH", _path(schedule_id), body=msgspec.json.encode(body))
-        warn_of(decoded(made, _Made).warnings)
+        warn_of(decoded(made, _Response).warnings)
         return decoded(made, Schedule)
 
     async def pause(self, schedule_id: str) -> Schedule:
@@ -160,7 +160,7 @@ class AsyncSchedules:
 class Schedules:
     """The schedules of a workspace, for synchronous code; see `AsyncSchedules`."""
 
-    def __init__(self, core: AsyncSchedules, wait: Waits) -> None:
+    def __init__(self, core: AsyncSchedules, wait: Wait) -> None:
         self._core = core
         self._wait = wait
 

@@ -41,13 +41,13 @@ _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
 """Awaits where a person says whether something may be done."""
 
 
-class _Given(Struct):
+class _PlanFields(Struct):
     """What a plan has of these, whatever its version."""
 
     turn_id: str = ""
 
 
-_decode_given = Decoder(_Given).decode
+_decode_given = Decoder(_PlanFields).decode
 
 
 class RunFacts(Struct, frozen=True):
@@ -59,7 +59,7 @@ class RunFacts(Struct, frozen=True):
     turn_id: str = ""
 
 
-class _Asked(Struct, frozen=True):
+class _AskedQuestion(Struct, frozen=True):
     """What an answer needs to be told: the question."""
 
     kind: str
@@ -89,7 +89,7 @@ class DetailProjection:
         self.facts = facts
         self._models: dict[tuple[int, int], tuple[ModelRef, int]] = {}
         self._summarizers: dict[int, str] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _AskedQuestion] = {}
         self._calls: dict[tuple[int, int], tuple[str, str]] = {}
         self._below: dict[tuple[int, int], set[int]] = {}
         """By call: the places of those that it asked for."""
@@ -146,7 +146,7 @@ class DetailProjection:
         match head:
             case AwaitOpened():
                 asked = bodies.decode_await(body)
-                self._asked[head.id] = _Asked(head.kind, asked.name, asked.call, asked.prompt)
+                self._asked[head.id] = _AskedQuestion(head.kind, asked.name, asked.call, asked.prompt)
             case CallOpened() if head.client is not None and not head.blocked:
                 self._args[head.turn, head.index] = bodies.decode_opened(body).args
             case _:
@@ -282,7 +282,7 @@ def _question(head: AwaitOpened, body: bytes) -> AnyDetail:
     )
 
 
-def _decision(head: AwaitClosed, body: bytes, asked: _Asked) -> Iterator[AnyDetail]:
+def _decision(head: AwaitClosed, body: bytes, asked: _AskedQuestion) -> Iterator[AnyDetail]:
     if head.outcome == "withdrawn":
         return  # nobody has decided anything
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()

@@ -94,14 +94,14 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     usage_by_model: dict[str, Usage] = field(default_factory=dict[str, Usage])
 
 
-class _Given(Struct):
+class _PlanFields(Struct):
     """What a plan has of these, whatever its version."""
 
     labels: dict[str, str] = {}
     engine: EngineOptions | None = None
 
 
-_decode_given = Decoder(_Given).decode
+_decode_given = Decoder(_PlanFields).decode
 
 
 class SnapshotFold:
@@ -188,7 +188,7 @@ class SnapshotFold:
         if call is not None:
             self._calls[turn, index] = replace(call, **changes)
 
-    def made(self, *, status: str, below: dict[str, tuple[int, int]]) -> RunSnapshot:
+    def build(self, *, status: str, below: dict[str, tuple[int, int]]) -> RunSnapshot:
         """`status` is that of a run that has not ended. `below` has how many calls each child run asked for, and how
         many of these have their result.
         """

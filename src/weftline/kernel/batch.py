@@ -145,7 +145,7 @@ class Batch(_Room, frozen=True):
         """The calls that the model asked for."""
         return self.calls[: len(self.calls) - self.nested] if self.nested else self.calls
 
-    def next_nested(self, most: int) -> list[int]:
+    def next_nested(self, limit: int) -> list[int]:
         """The nested calls that may begin now, in their order, if `most` may run at once.
 
         One that may not run beside others waits until those before it have their results, and those after it wait for
@@ -158,13 +158,13 @@ class Batch(_Room, frozen=True):
             call = self.calls[index]
             if call.client is not None or call.awaiting or call.stage not in ("asked", "opened"):
                 continue
-            if running and not (concurrent and call.concurrent and running < most):
+            if running and not (concurrent and call.concurrent and running < limit):
                 break
             found.append(index)
             running, concurrent = running + 1, concurrent and call.concurrent
         return found
 
-    def is_waiting(self, index: int, *, most: int, paused: bool) -> bool:
+    def is_waiting(self, index: int, *, limit: int, paused: bool) -> bool:
         """Whether a call that asked for others cannot go on before somebody outside has moved one of those.
 
         Nobody knows what it does besides.
@@ -182,4 +182,4 @@ class Batch(_Room, frozen=True):
                 return False  # it is about to be offered
         if not open:
             return False
-        return paused or not any(self.calls[one].parent == index for one in self.next_nested(most))
+        return paused or not any(self.calls[one].parent == index for one in self.next_nested(limit))

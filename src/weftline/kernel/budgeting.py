@@ -26,7 +26,7 @@ UNPRICED = "unpriced_model"
 # Decisions
 
 
-def asked(s: State) -> Decision | None:
+def ask_for_reservation(s: State) -> Decision | None:
     """Asks a person, once nothing is under way that would be cut off; None if nobody is asked."""
     if not waits(s) or s.attempt.open or s.compaction.open or s.batch.running:
         return None

@@ -43,7 +43,7 @@ def decide(s: State) -> Decision:
 
 
 def _go_on(s: State) -> Decision:
-    if s.budget.refused is not None and (asks := budgeting.asked(s)) is not None:
+    if s.budget.refused is not None and (asks := budgeting.ask_for_reservation(s)) is not None:
         return asks
     if s.compaction.open:
         return compaction.under_way(s)

@@ -292,7 +292,7 @@ class State(Room, frozen=True):
         batch, limits = self.batch, self.limits
         if not batch.nested:
             return False
-        return batch.is_waiting(index, most=limits.max_concurrent_calls, paused=self.control.paused)
+        return batch.is_waiting(index, limit=limits.max_concurrent_calls, paused=self.control.paused)
 
     def may_be_cut_off(self, index: int) -> bool:
         """Whether nothing is lost if such a call ends: it is carried out again from the start, and what it asks for is

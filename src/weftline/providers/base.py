@@ -134,7 +134,7 @@ class ToolSpec(Struct, frozen=True):
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]
 
 
-def _nobody_listens(text: str, labels: Mapping[str, str] | None = None) -> None:
+def _discard(text: str, labels: Mapping[str, str] | None = None) -> None:
     return None
 
 
@@ -173,7 +173,7 @@ class ModelRequest(Struct):
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0
     native: list[bytes | None] = []
-    note: Callable[..., None] = _nobody_listens
+    note: Callable[..., None] = _discard
     """`note(text, labels=None)` puts something on record about this call, for whoever reads the run's log."""
     run: object = None
     """The `RunContext` of the run that asks, if it is an agent's. For providers of your own: nothing of it is sent."""

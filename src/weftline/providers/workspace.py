@@ -17,8 +17,8 @@ from weftline.errors import WeftlineError
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, close_provider
-from weftline.providers.discreet import DiscreetProvider
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
+from weftline.providers.redacting import RedactingProvider
 from weftline.redaction import Redactor
 
 
@@ -118,7 +118,7 @@ class WorkspaceCatalogs:
         if transport is None:
             transport = self._own_transport = self._own_transport or AiohttpTransport()
         # The server's environment is not the workspace's: keys are never taken from there.
-        provider = DiscreetProvider(
+        provider = RedactingProvider(
             build_provider(row.settings, transport=transport, environ={}), _secrets_of(row.settings)
         )
         self._built[row.id] = (row.version, provider)

@@ -34,13 +34,13 @@ class Divergence(Struct, frozen=True):
     differences: tuple[Difference, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.run} leads elsewhere in turn {self.turn}, at entry {self.seq}: {self._what()}"]
+        lines = [f"{self.run} leads elsewhere in turn {self.turn}, at entry {self.seq}: {self._subject()}"]
         lines += [
             f"  {one.field}: the log has {_excerpt(one.log)}, now it is {_excerpt(one.now)}" for one in self.differences
         ]
         return "\n".join(lines)
 
-    def _what(self) -> str:
+    def _subject(self) -> str:
         if self.kind == self.now:
             return f"its {self.kind} differs."
         if not self.now:

@@ -48,8 +48,8 @@ from weftline.plan import RunPlan, decode_plan
 from weftline.replay.divergence import Difference, Divergence, body_value, differences
 from weftline.replay.exporting import messages_of
 from weftline.replay.format import Offered, offered_by
+from weftline.replay.present_code import CodeSource, PresentCode
 from weftline.replay.recorded import Recorded
-from weftline.replay.today import Known, Today
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.cutting import input_bytes
@@ -90,7 +90,7 @@ class Replayed(Struct, frozen=True):
         return f"{self.run} comes out the same: {self.status}, turns {self.turns}, calls {self.calls}{below}."
 
 
-async def replay_runs(runs: Sequence[Recorded], today: Today) -> Replayed:
+async def replay_runs(runs: Sequence[Recorded], today: CodeSource) -> Replayed:
     """Replays a run and those below it, one after the other, until one leads elsewhere."""
     done: list[Replayed] = []
     for recorded in runs:
@@ -108,11 +108,11 @@ async def replay_runs(runs: Sequence[Recorded], today: Today) -> Replayed:
     )
 
 
-async def replay_run(recorded: Recorded, today: Today) -> Replayed:
+async def replay_run(recorded: Recorded, today: CodeSource) -> Replayed:
     return await _Replay(recorded, today).run()
 
 
-async def offered_now(recorded: Recorded, today: Today) -> Offered:
+async def offered_now(recorded: Recorded, today: CodeSource) -> Offered:
     """What the models of a run would be offered."""
     created, plan = await _beginning(recorded)
     known = await today.open(plan, _name(recorded, created))
@@ -126,13 +126,13 @@ class _Diverged(Exception):
 
 
 class _Replay:
-    def __init__(self, recorded: Recorded, today: Today) -> None:
+    def __init__(self, recorded: Recorded, today: CodeSource) -> None:
         self._recorded = recorded
         self._today = today
         self._state = State()
         self._turns = self._calls = 0
         self._seq = 0
-        self._known = Known()
+        self._known = PresentCode()
         self._services = Services("", SystemClock(), Deadlines(), MODEL_TIMEOUT_S)
 
     async def run(self) -> Replayed:
@@ -401,7 +401,7 @@ def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:
     return {"invalid": body.calls[index].invalid, "ask": body.calls[index].ask}
 
 
-def _system(plan: RunPlan, known: Known) -> str | None:
+def _system(plan: RunPlan, known: PresentCode) -> str | None:
     return plan.system if known.system is UNSET else known.system
 
 

@@ -23,7 +23,7 @@ from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
 from weftline.kernel.state import RunTool, State
 from weftline.messages import ToolCall, ToolResult
-from weftline.runtime.latest_turn import Asked, Closed, Nested
+from weftline.runtime.latest_turn import Closed, Nested, NestedCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.preparing import prepare_call
 from weftline.runtime.services import Outcome, Services, Sink
@@ -71,7 +71,7 @@ class AskingCall:
     @property
     def clock_ms(self) -> int:
         first = self._log[0] if self._log else None
-        return first.body.clock_ms if isinstance(first, Asked) else self._first_ms
+        return first.body.clock_ms if isinstance(first, NestedCall) else self._first_ms
 
     @property
     def in_vain(self) -> bool:
@@ -118,7 +118,7 @@ class AskingCall:
         """Hands out the answers that are next in the log."""
         while self._read < len(self._log):
             match self._log[self._read]:
-                case Asked(index=index):
+                case NestedCall(index=index):
                     if index not in self._seen:
                         return  # what follows was not known before this was asked for
                 case Closed(index=index, result=result):
@@ -138,7 +138,7 @@ class AskingCall:
 
     def _known(self, tool: str, written: str) -> int | None:
         """The index of a call that was asked for before the call was cut off; None if all of those were found."""
-        left = [one for one in self._log if isinstance(one, Asked) and one.index not in self._seen]
+        left = [one for one in self._log if isinstance(one, NestedCall) and one.index not in self._seen]
         for one in left:
             if (one.name, one.body.written) == (tool, written):
                 return one.index
@@ -148,7 +148,7 @@ class AskingCall:
 
     async def _new(self, tool: str, written: str) -> int:
         command, conversation = self._command, self._work.conversation
-        number = sum([isinstance(one, Asked) for one in self._log]) + 1
+        number = sum([isinstance(one, NestedCall) for one in self._log]) + 1
         identity = f"{self._id}.{number}"
         while identity in conversation.call_ids:
             identity += "_"
@@ -167,7 +167,7 @@ class AskingCall:
         return index
 
     def _keep_time(self) -> None:
-        if self._waiting and len(self._seen) == sum([isinstance(one, Asked) for one in self._log]):
+        if self._waiting and len(self._seen) == sum([isinstance(one, NestedCall) for one in self._log]):
             self._time.stop()
         elif not self._closed:
             # Also while it waits for what is yet to be asked for again: that may never come.

@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"[\w ./:=@,+%-]*", re.ASCII)
 """What may follow a prefix: nothing that a shell, a path or a query would take for more than a word."""
 
 
-class Asking(Struct, frozen=True):
+class AwaitPlan(Struct, frozen=True):
     """What is to be recorded about a call that people are asked about."""
 
     verdict: Verdict = "ok"
@@ -43,7 +43,7 @@ class Asking(Struct, frozen=True):
     """What the model reads if the question cannot be put."""
 
 
-def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> Asking | None:
+def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> AwaitPlan | None:
     """What people are asked about a call with these final arguments: what a gate has to `ask`, or else its tool.
 
     None if nobody is asked. A question that cannot be made blocks the call.
@@ -54,16 +54,16 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
             ask = ask_of(tool, args)
         except Exception as error:
             logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
-            return Asking("blocked", problem=prompts.not_askable(name, f"{type(error).__name__}: {error}"))
+            return AwaitPlan("blocked", problem=prompts.not_askable(name, f"{type(error).__name__}: {error}"))
     if ask is None:
         return None
     if ask.kind == "confirm":
         for approval, pattern in work.conversation.allowed:
             if may_decide(ask.approvers, approval.by) and covers(pattern, name, args):
-                return Asking(allowed_by=approval.id)
+                return AwaitPlan(allowed_by=approval.id)
     timeout_us = None if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
     body = AskBody(ask.prompt, ask.options, ask.multiple, ask.parts, ask.approvers)
-    return Asking(asks=Asks(ask.kind, timeout_us), body=body)
+    return AwaitPlan(asks=Asks(ask.kind, timeout_us), body=body)
 
 
 def may_decide(approvers: Sequence[str], by: str) -> bool:
@@ -130,7 +130,7 @@ def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -
     about = Clarification(
         hint.missing_fields, hint.tool if hint.restrict_to_tool else "", hint.example_input, hint.message
     )
-    question = hint.clarifying_question or prompts_failure.what_to_call(call.name)
+    question = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
     return AwaitBody(question, call.id, call.name, args, clarification=about)
 
 

@@ -25,7 +25,7 @@ from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.engine import Leased
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.provided import Provided, made_of, open_calls, refusal, require_whole, was_provided
+from weftline.runtime.provided import Provided, open_calls, refusal, require_whole, results_of, was_provided
 from weftline.runtime.residents import Residents
 from weftline.runtime.step import offer_body
 from weftline.store.base import LogStore
@@ -89,7 +89,7 @@ class ClientCalls:
         call, text = run.state.batch.calls[question.index], joined_text(output.parts)
         result = UNSET if output.is_error else text
         one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
-        (made,) = await made_of((one,), {call.id: call.name}, run.work.toolbox)
+        (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)
         if made.output is None:
             raise refusal([Issue(field, fault) for field, fault in made.faults])
         return made.output
@@ -104,7 +104,7 @@ class ClientCalls:
             await self._open_tools(run)
             run = await self._residents.load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
-        made = await made_of(results, names, run.work.toolbox)
+        made = await results_of(results, names, run.work.toolbox)
         run = await self._residents.load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}

@@ -204,7 +204,12 @@ class RunCode(Protocol):
         ...
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
+        self,
+        system: str | None,
+        *,
+        memory: MutableMapping[str, Any],
+        messages: Sequence[Message],
+        rebuild: bool = False,
     ) -> str | None:
         """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
 

@@ -12,7 +12,7 @@ from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
 from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, State
 from weftline.messages import Text
-from weftline.runtime.awaits import Asking, may_decide, put_to_people, question_of
+from weftline.runtime.awaits import AwaitPlan, may_decide, put_to_people, question_of
 from weftline.runtime.code import CodeAnswer, PendingAwait, PendingCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.memory import RunMemory
@@ -35,11 +35,11 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     context.state = memory
     gated = await code.gate(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
-    asking = Asking(gated.verdict)
+    asking = AwaitPlan(gated.verdict)
     if gated.verdict == "ok" and asked.tool is not None:
         asking = put_to_people(asked.tool, gated.args, work, ask=gated.ask) or asking
     if gated.allowed_by and not (asking.body is not None and asking.body.approvers):
-        asking = Asking(allowed_by=gated.allowed_by)  # a skill does not speak for people who are named
+        asking = AwaitPlan(allowed_by=gated.allowed_by)  # a skill does not speak for people who are named
     body = bodies.GatedBody(
         Raw(gated.args) if changed else UNSET,
         (Text(asking.problem),) if asking.problem else gated.parts,
@@ -64,7 +64,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
 
 
 def _undecided(command: Consult, asked: PendingCall, work: WorkingSet) -> Draft:
-    asking = Asking("unknown" if asked.tool is None else "invalid" if asked.problem else "ok")
+    asking = AwaitPlan("unknown" if asked.tool is None else "invalid" if asked.problem else "ok")
     if asking.verdict == "ok" and asked.tool is not None:
         asking = put_to_people(asked.tool, asked.args, work) or asking
     head = CallGated(
@@ -90,7 +90,7 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
         call = pending_call(command.index, state, work, turn=command.turn)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
         if question.kind == "clarification" and (hint := work.conversation.turn.hints.get(command.index)) is not None:
-            prompt = hint.clarifying_question or prompts_failure.what_to_call(call.name)
+            prompt = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
         assert question.kind != "call"
         pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
         answer = await code.answer_await(pending)

@@ -33,7 +33,7 @@ from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
 
-_ENCODED_HERE_BYTES = 64 * 1024
+_ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
@@ -110,7 +110,7 @@ class RunCreator:
                 await self._check_engine(plan, thread)
             plan = self._resting(plan)
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
-            large = sent is not None and len(sent) > _ENCODED_HERE_BYTES
+            large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
             self.residents.require_room(workspace)

@@ -38,13 +38,14 @@ class Deadlines:
 
 
 class Deadline:
-    __slots__ = ("_cancelling", "_limit", "_task", "at_s", "expired")
+    __slots__ = ("_cancelling", "_limit", "_over", "_task", "at_s", "expired")
 
     def __init__(self, limit: _Limit) -> None:
         self._limit = limit
         self.expired = False
         """Whether a `TimeoutError` is this one's: the code inside may raise its own."""
         self.at_s = 0.0
+        self._over = False
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
@@ -57,13 +58,16 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._limit.remove(self)
+        self._over = True
         # A cancel from someone else at the same time is theirs: it is passed on.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        self.expired = True
-        self._task.cancel()
+        """Once is enough: nobody takes back a second cancel, nor one of a task that is past it."""
+        if not self.expired and not self._over:
+            self.expired = True
+            self._task.cancel()
 
 
 class _Limit:

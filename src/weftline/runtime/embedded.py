@@ -452,9 +452,17 @@ class EmbeddedEngine(StoredRuns):
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first."""
+        """Cancels all runs of a thread that has ended, newest first. Raises `Conflict` in the end if one of them has to
+        be left alone.
+        """
+        refused: Conflict | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
-            await self.cancel(key, reason="thread_ended", requested_by=requested_by)
+            try:
+                await self.cancel(key, reason="thread_ended", requested_by=requested_by)
+            except Conflict as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()

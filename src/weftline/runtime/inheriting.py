@@ -42,7 +42,7 @@ class Inherited(Struct, frozen=True):
     """How large requests were with it when it was made, in tokens."""
 
 
-async def left_to(run: LiveRun, store: LogStore) -> Inherited | None:
+async def inherited_by(run: LiveRun, store: LogStore) -> Inherited | None:
     """The summary that the thread's previous run left to this one."""
     if run.thread is None or run.state.limits.compaction is None:
         return None

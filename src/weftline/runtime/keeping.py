@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _UNWRITABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-def kept_telemetry(telemetry: Telemetry | None, *, run_id: str, tool: str) -> Telemetry | None:
+def storable_telemetry(telemetry: Telemetry | None, *, run_id: str, tool: str) -> Telemetry | None:
     if telemetry is None:
         return None
     try:
@@ -33,7 +33,7 @@ def kept_telemetry(telemetry: Telemetry | None, *, run_id: str, tool: str) -> Te
         return None
 
 
-def kept_failure(failure: Failure | None, *, run_id: str, tool: str) -> Failure | None:
+def storable_failure(failure: Failure | None, *, run_id: str, tool: str) -> Failure | None:
     """A failure with as much of its hint as can be kept."""
     if failure is None or failure.hint is None:
         return failure
@@ -53,7 +53,7 @@ def kept_failure(failure: Failure | None, *, run_id: str, tool: str) -> Failure 
         return replace(failure, hint=None)
 
 
-def kept_data(data: Iterable[object], *, run_id: str, tool: str) -> tuple[ServerData, ...]:
+def storable_data(data: Iterable[object], *, run_id: str, tool: str) -> tuple[ServerData, ...]:
     left: list[ServerData] = []
     for one in data:
         try:

@@ -13,12 +13,12 @@ from weftline.kernel.entries import AwaitClosed, CallAsked, CallClosed, ChildEnd
 from weftline.messages import ToolResult, ToolResults, UserPart, joined_text
 from weftline.outcome import Bounds
 
-_AS_ASKED = TurnCall()
+_UNCHANGED = TurnCall()
 _WITH_ANSWER = frozenset[How]({"returned", "answered"})
 """How a call is closed that has an answer of its tool's, or of who answered in its place."""
 
 
-class Asked(Struct, frozen=True):
+class NestedCall(Struct, frozen=True):
     """A call that another call of the turn asked for. `parent` is the id of that one."""
 
     index: int
@@ -34,7 +34,7 @@ class Closed(Struct, frozen=True):
     result: ToolResult
 
 
-Nested: TypeAlias = Asked | Closed
+Nested: TypeAlias = NestedCall | Closed
 
 
 class LatestTurn(Struct, eq=False):
@@ -65,7 +65,7 @@ class LatestTurn(Struct, eq=False):
     No model reads them."""
     after_results: tuple[str, ...] = ()
     """What the model reads once every call has its result."""
-    _asked: dict[int, Asked] = {}
+    _asked: dict[int, NestedCall] = {}
     _asked_by_model: int = 0
     _may_end_run: frozenset[str] = frozenset()
 
@@ -93,7 +93,7 @@ class LatestTurn(Struct, eq=False):
         if index in self._asked:
             return self._asked[index].body.call
         body = self.body
-        return body.calls[index] if body is not None and index < len(body.calls) else _AS_ASKED
+        return body.calls[index] if body is not None and index < len(body.calls) else _UNCHANGED
 
     def parent_of(self, index: int) -> str:
         """The id of the call that asked for this one; "" if it was the model."""
@@ -102,7 +102,7 @@ class LatestTurn(Struct, eq=False):
     def ask(self, head: CallAsked, body: AskedBody) -> None:
         """A call asks for another one."""
         assert self.body is not None
-        asked = Asked(head.index, self.body.message.calls[head.parent].id, head.call.name, body)
+        asked = NestedCall(head.index, self.body.message.calls[head.parent].id, head.call.name, body)
         self._asked[head.index] = asked
         self.nested.setdefault(head.parent, []).append(asked)
         self.args.append(body.args)
@@ -139,7 +139,7 @@ class LatestTurn(Struct, eq=False):
 
     def _close_nested(self, index: int, result: ToolResult) -> None:
         for events in self.nested.values():
-            if any(isinstance(one, Asked) and one.index == index for one in events):
+            if any(isinstance(one, NestedCall) and one.index == index for one in events):
                 events.append(Closed(index, result))
 
     @property

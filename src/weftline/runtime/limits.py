@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 _FILES_PER_WORKSPACE = 8
 """A workspace's runs may use one in this many descriptors: each has at most one model call under way."""
-_LEAST_RUNS = 64
+_MIN_RUNS = 64
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
@@ -27,5 +27,5 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
         """
         if max_files is None:
             return self
-        share = max(_LEAST_RUNS, max_files // _FILES_PER_WORKSPACE)
+        share = max(_MIN_RUNS, max_files // _FILES_PER_WORKSPACE)
         return replace(self, max_runs_per_workspace=min(self.max_runs_per_workspace, share))

@@ -28,7 +28,7 @@ from weftline.store.claims import same_owner
 logger = logging.getLogger(__name__)
 
 _Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
-_DECODED_HERE_BYTES = 256 * 1024
+_DECODE_ON_LOOP_BYTES = 256 * 1024
 """About a millisecond; more is decoded in a thread."""
 
 
@@ -48,7 +48,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
     try:
         state = await _state(store, loaded)
-        if _size(loaded) <= _DECODED_HERE_BYTES:
+        if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
             plan, conversation = _content(loaded, state)
         else:
             plan, conversation = await asyncio.to_thread(_content, loaded, state)
@@ -61,7 +61,8 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
             logger.exception("run %s: its log cannot be read", run_id)
         else:
             # What is left of it stays as it is: nothing is ever added to a run that has ended.
-            logger.error("run %s has ended, and its log cannot be read", run_id)
+            if loaded.created:  # else its retention is over
+                logger.error("run %s has ended, and its log cannot be read", run_id)
             state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)

@@ -78,9 +78,9 @@ def _takes_reasoning(model: ResolvedModel) -> bool:
     return True if asked is None else bool(asked(model.vendor_id))
 
 
-def attempt_limit(rule: PolicyRule | None, most_s: float) -> tuple[float, bool]:
+def attempt_limit(rule: PolicyRule | None, max_s: float) -> tuple[float, bool]:
     """How many seconds one model call may take, and whether a policy says so: then it may be tried again."""
     if rule is None:
-        return most_s, False
+        return max_s, False
     planned_s = PLAN_TIMEOUT_S if rule.plan_timeout_us is None else rule.plan_timeout_us / 1_000_000
-    return (most_s, False) if planned_s > most_s else (planned_s, True)
+    return (max_s, False) if planned_s > max_s else (planned_s, True)

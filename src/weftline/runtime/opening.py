@@ -15,7 +15,7 @@ from weftline.kernel.entries import HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.inheriting import Inherited, as_fact, left_to
+from weftline.runtime.inheriting import Inherited, as_fact, inherited_by
 from weftline.runtime.inside import RunInside
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
@@ -24,7 +24,7 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
-_CODED_HERE_BYTES = 64 * 1024
+_CODE_ON_LOOP_BYTES = 64 * 1024
 """A hop to a thread costs more than coding so little."""
 
 
@@ -73,9 +73,9 @@ class RunOpener:
         summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
-            summary = await left_to(run, self._store) if stored else None
+            summary = await inherited_by(run, self._store) if stored else None
         size = sum([len(message) for message in stored])
-        history = _decoded(stored) if size <= _CODED_HERE_BYTES else await asyncio.to_thread(_decoded, stored)
+        history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         rendered, memory = None, RunMemory(work.conversation.memory)
@@ -84,7 +84,7 @@ class RunOpener:
         anew = "prompt" in changed
         if code is not None and (anew or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
-            rendered = await code.render(work.plan.system, memory=memory, messages=messages, anew=anew)
+            rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=anew)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
@@ -151,6 +151,6 @@ def _decoded(messages: Sequence[bytes]) -> list[Message]:
 
 
 async def _base64(data: bytes) -> str:
-    if len(data) <= _CODED_HERE_BYTES:
+    if len(data) <= _CODE_ON_LOOP_BYTES:
         return b64encode(data).decode()
     return (await asyncio.to_thread(b64encode, data)).decode()

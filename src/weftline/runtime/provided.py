@@ -50,7 +50,7 @@ class Provided(Struct, frozen=True, kw_only=True):
     token: str = ""
 
 
-class Made(Struct, frozen=True):
+class ProvidedResult(Struct, frozen=True):
     """What becomes of one of them: the call's result, or what is wrong with it."""
 
     output: ToolOutput | None
@@ -58,13 +58,15 @@ class Made(Struct, frozen=True):
     """By field."""
 
 
-async def made_of(results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None) -> list[Made]:
+async def results_of(
+    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None
+) -> list[ProvidedResult]:
     """What each of them is as a result of its tool; `names` has the tools of the calls. Their ids are not checked."""
     tools = toolbox or EMPTY
-    return [await _made(one, tools.get(names.get(one.call_id, one.name))) for one in results]
+    return [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
 
 
-async def _made(one: Provided, tool: Tool | None) -> Made:
+async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
     faults: list[tuple[str, str]] = []
     result, bounds = one.result, one.bounds
     if isinstance(result, Bounded):
@@ -73,7 +75,7 @@ async def _made(one: Provided, tool: Tool | None) -> Made:
         faults.append(("", "what no model reads comes from tools of the server alone"))
     if (one.error is None) == (result is UNSET):
         faults.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
-        return Made(None, tuple(faults))
+        return ProvidedResult(None, tuple(faults))
     if one.error is not None:
         output = ToolOutput.of(one.error, is_error=True, failure=one.failure)
     else:
@@ -88,7 +90,7 @@ async def _made(one: Provided, tool: Tool | None) -> Made:
             faults.append(("bounds", fault))
         elif not faults:
             output = with_bounds(tool, output)
-    return Made(None if faults else output, tuple(faults))
+    return ProvidedResult(None if faults else output, tuple(faults))
 
 
 def _not_json(value: object) -> str:
@@ -106,7 +108,7 @@ def open_calls(state: State) -> dict[str, Question]:
 
 
 def require_whole(
-    state: State, results: Sequence[Provided], made: Sequence[Made], *, leases: Mapping[str, str]
+    state: State, results: Sequence[Provided], made: Sequence[ProvidedResult], *, leases: Mapping[str, str]
 ) -> dict[str, ToolOutput]:
     """The result of every call that waits for one, in the order of the calls.
 
@@ -127,7 +129,7 @@ def refusal(issues: Sequence[Issue]) -> InvalidRequest:
 
 
 def _issues(
-    state: State, results: Sequence[Provided], made: Sequence[Made], leases: Mapping[str, str]
+    state: State, results: Sequence[Provided], made: Sequence[ProvidedResult], leases: Mapping[str, str]
 ) -> Iterator[Issue]:
     waiting = open_calls(state)
     if not results:
@@ -172,7 +174,7 @@ async def was_provided(
     if not closed:
         return False
     names = {id: head.name for id, (head, _) in closed.items()}
-    made = await made_of(results, names, toolbox)
+    made = await results_of(results, names, toolbox)
     outputs = {one.call_id: each.output for one, each in zip(results, made, strict=True)}
     same = len(outputs) == len(results) and outputs.keys() == closed.keys()
     for id, (head, body) in closed.items():

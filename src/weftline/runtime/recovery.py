@@ -47,7 +47,7 @@ from weftline.messages import Text
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.loading import load_run, public_id
 from weftline.runtime.step import write_down
-from weftline.store.base import LogStore, UnderWay
+from weftline.store.base import DueRun, LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +121,13 @@ class Recovery:
         self._fleet = fleet
         self._began_s = asyncio.get_running_loop().time()
         """The last start of the process, or of a run that has not yet proved harmless."""
-        self._waiting: dict[int, UnderWay] = {}
+        self._waiting: dict[int, DueRun] = {}
         """Suspects, not driven before their trial."""
         self._queued = asyncio.Event()
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
-        self._charges: dict[int, UnderWay] = {}
+        self._charges: dict[int, DueRun] = {}
         """Against runs in memory that were suspects when they were loaded, until something they began has ended."""
         self._inherited: set[int] = set()
         """Runs that were loaded with work in flight that an earlier driver had begun."""
@@ -217,7 +217,7 @@ class Recovery:
         run, row = loaded
         self._forget(key)
         if row.suspect:
-            self._charges[key] = UnderWay(key, row.suspect, row.alone, row.deaths, row.rules, row.format)
+            self._charges[key] = DueRun(key, row.suspect, row.alone, row.deaths, row.rules, row.format)
         if run.state.in_flight:
             self._inherited.add(key)
         return run
@@ -353,14 +353,14 @@ class Recovery:
                 continue
             await self._try(self._group_of(first))
 
-    def _group_of(self, first: UnderWay) -> list[UnderWay]:
+    def _group_of(self, first: DueRun) -> list[DueRun]:
         """Half as many as were on trial together last time, all of one kind."""
         size = max(1, min(first.suspect // 2, MAX_GROUP))
         kind = (first.suspect, first.alone, first.deaths)
         alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
         return sorted(alike, key=lambda row: row.key)[:size]
 
-    async def _try(self, group: list[UnderWay]) -> None:
+    async def _try(self, group: list[DueRun]) -> None:
         keys = [row.key for row in group]
         await self._write(self._store.begin_trial, keys)
         self._on_trial.update(keys)
@@ -427,12 +427,12 @@ class Note(Protocol):
     async def __call__(self, keys: Sequence[int]) -> None: ...
 
 
-def _trial_s(row: UnderWay) -> float:
+def _trial_s(row: DueRun) -> float:
     """Twice as long for each death after the trial was over, or despite the run's progress."""
     return TRIAL_S * 2 ** min(row.deaths - row.alone, MAX_DOUBLINGS)
 
 
-def _control_s(row: UnderWay) -> float:
+def _control_s(row: DueRun) -> float:
     """How long the process must survive without the run before it is tried again: much longer before the last trial."""
     if not row.alone:
         return 0.0

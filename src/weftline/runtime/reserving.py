@@ -36,7 +36,7 @@ ANSWER_TOKENS = 8_192
 THINKING_TOKENS = 8_192
 """And as much again for a model that may think."""
 _ANY_USE = Usage(input=1, output=1)
-LEAST_TOKENS = 2_048
+MIN_TOKENS = 2_048
 """A final turn asks for less than these if only so much fits, but not for less than this."""
 
 
@@ -96,9 +96,9 @@ def _held(
     final = None if is_last else _worst_case(work.catalog, model, tokens=tokens + output, output=output) or NOTHING
     need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
     refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, run=account.key, at=at)
-    while refused is not None and is_last and output > LEAST_TOKENS and work.plan.sampling.max_output_tokens is None:
+    while refused is not None and is_last and output > MIN_TOKENS and work.plan.sampling.max_output_tokens is None:
         # Nobody asked for an answer that long: a shorter one is better than none.
-        output = max(output // 2, LEAST_TOKENS)
+        output = max(output // 2, MIN_TOKENS)
         need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
         refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, run=account.key, at=at)
     if refused is not None:

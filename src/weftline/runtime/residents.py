@@ -28,13 +28,13 @@ from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
-from weftline.runtime.kept import KeptRuns
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
+from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
@@ -47,7 +47,7 @@ LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 CANCEL_GRACE_S = 2.0
 """How long a cancelled run's work has to stop before the run ends without it."""
-_NAMED = 10
+_MAX_LISTED = 10
 """How many runs a line of the log names."""
 
 
@@ -77,7 +77,7 @@ class Residents:
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
-        self._kept = KeptRuns(self._let_go)
+        self._kept = RetainedRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._behind = BehindRuns()
@@ -382,7 +382,8 @@ class Residents:
         run.task.add_done_callback(lambda task: self._left(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        if not run.gone and not run.state.ended:  # it may have been queued for a long time
+        # It may have been queued for a long time, and its slot have become free because the server stops.
+        if not run.gone and not run.state.ended and not self.stopping:
             await self.driver.drive(run)
 
     def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
@@ -435,7 +436,7 @@ class Residents:
                 " and request what is not again: %d (%s)",
                 count,
                 len(lost),
-                ", ".join([run.id for run in lost[:_NAMED]]) + (", …" if len(lost) > _NAMED else ""),
+                ", ".join([run.id for run in lost[:_MAX_LISTED]]) + (", …" if len(lost) > _MAX_LISTED else ""),
             )
         return not lost
 
@@ -455,10 +456,11 @@ class Residents:
             self._publish(run, write, heads, result.first_seq, size)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
-        parent = run.state.parent
+        state = run.log.state
+        parent = state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
             self._hub.notify_below(ids.key_of(parent.root or parent.run))
-        if run.state.guards.doubts:
+        if state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._move_up(run)
@@ -466,7 +468,7 @@ class Residents:
             self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
-        if run.state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
+        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
             self._cut_children(run)
         for child in write.children:
             self._hub.begun(child)

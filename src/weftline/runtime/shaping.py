@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.runtime.keeping import kept_data, kept_telemetry
+from weftline.runtime.keeping import storable_data, storable_telemetry
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import ToolOutput
@@ -41,6 +41,6 @@ def shaped_result(
     about = {"run_id": work.run_id, "tool": name}
     return replace(
         shaped,
-        server_data=kept_data(shaped.server_data, **about),
-        telemetry=kept_telemetry(shaped.telemetry, **about),
+        server_data=storable_data(shaped.server_data, **about),
+        telemetry=storable_telemetry(shaped.telemetry, **about),
     )

@@ -14,7 +14,7 @@ from weftline.providers.base import Chunk, TextDelta, ThinkingDelta
 from weftline.store.base import LogReader, Stored
 
 _PAGE_BYTES = 256 * 1024
-_DECODED_HERE_BYTES = 64 * 1024
+_DECODE_ON_LOOP_BYTES = 64 * 1024
 """A hop to a thread costs more than decoding so little."""
 
 
@@ -34,7 +34,7 @@ async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
     after, begun = started[-1].seq, False
     while (page := await store.page(key, after=after, max_bytes=_PAGE_BYTES)) is not None and page.items:
         deltas = [item for item in page.items if item.kind in (TEXT_DELTA, THINKING_DELTA)]
-        if sum([item.size for item in deltas]) <= _DECODED_HERE_BYTES:
+        if sum([item.size for item in deltas]) <= _DECODE_ON_LOOP_BYTES:
             chunks = _chunks(deltas)
         else:
             chunks = await asyncio.to_thread(_chunks, deltas)

@@ -25,7 +25,7 @@ from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.injecting import injecting
-from weftline.runtime.keeping import kept_data, kept_failure, kept_telemetry
+from weftline.runtime.keeping import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -132,7 +132,7 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
         output = replace(output, telemetry=context.telemetry)
     if not context.server_data:
         return output
-    left = kept_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
+    left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
     return replace(output, server_data=left)
 
 
@@ -256,14 +256,14 @@ def closed(
         parent=work.conversation.turn.parent_of(command.index),
     )
     failure = named_failure(output.failure, call.name) if output.is_error else None
-    failure = kept_failure(failure, run_id=work.run_id, tool=call.name)
+    failure = storable_failure(failure, run_id=work.run_id, tool=call.name)
     body = closed_body(
         work,
         command.index,
         output.parts,
         state=state,
         failure=failure,
-        telemetry=kept_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
+        telemetry=storable_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
         child=child,

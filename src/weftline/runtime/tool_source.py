@@ -37,7 +37,7 @@ from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.address import McpAddress
-from weftline.tools.mcp.asking import Asked
+from weftline.tools.mcp.asking import Responders
 from weftline.tools.mcp.forms import ServerQuestion
 from weftline.tools.mcp.pool import McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable
@@ -76,7 +76,7 @@ class DialledTools:
         self._vault = vault
         self._dialer = dialer
         self._logins = StoredLogins(records, vault, dialer)
-        self._pool = pool or McpPool(dialer, credentials=self._logins.find, asked=Asked("ask"))
+        self._pool = pool or McpPool(dialer, credentials=self._logins.find, asked=Responders("ask"))
         self._forms = A2AForms()
         self._cancellations = Cancellations()
         self._sandbox: Sandbox | None = None

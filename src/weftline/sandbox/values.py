@@ -21,7 +21,7 @@ from weftline.surrogates import whole, whole_json
 MAX_DEPTH = 200
 _EXACT = 1 << 53
 """Integers below it are the same number in every language."""
-_MOST = 10**4000
+_MAX_INT = 10**4000
 """Longer ones Python itself does not write down, with a message about its own settings."""
 _DIGITS_A_PART = 100
 """Reading an integer costs the square of its digits: one of 4,000 counts as 1,600 parts."""
@@ -93,7 +93,7 @@ def _copied(value: object, functions: Functions | None, above: set[int], parts: 
     if type(value) is bytes:
         return value
     if isinstance(value, int):
-        if not -_MOST < value < _MOST:
+        if not -_MAX_INT < value < _MAX_INT:
             raise _Unfit("an integer of more than 4,000 digits cannot cross the border of the sandbox")
         return int(value)
     if type(value) is str:

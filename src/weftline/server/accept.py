@@ -10,17 +10,17 @@ EVENTS, JSON = "text/event-stream", "application/json"
 _ANY = ("*/*", "application/*")
 
 
-class Wanted(NamedTuple):
+class AcceptedTypes(NamedTuple):
     events: bool
     """Whether `Accept` names event streams, and prefers them to JSON if it names both."""
     json: bool
     """Whether JSON is acceptable."""
 
 
-_JSON_ONLY = Wanted(events=False, json=True)
+_JSON_ONLY = AcceptedTypes(events=False, json=True)
 
 
-def wanted(request: Request) -> Wanted:
+def accepted_types(request: Request) -> AcceptedTypes:
     """A tie goes to JSON, which was always the default. A wildcard alone does not ask for a stream."""
     if request.header(b"accept") is None:
         return _JSON_ONLY
@@ -34,7 +34,7 @@ def wanted(request: Request) -> Wanted:
             quality[kind.strip().lower()] = _quality(parameters)
     events = quality.get(EVENTS, 0.0)
     any_json = max(quality.get(kind, 0.0) for kind in (JSON, *_ANY))
-    return Wanted(events=events > quality.get(JSON, 0.0), json=any_json > 0)
+    return AcceptedTypes(events=events > quality.get(JSON, 0.0), json=any_json > 0)
 
 
 def _quality(parameters: list[str]) -> float:

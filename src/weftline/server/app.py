@@ -119,7 +119,7 @@ class App:
         if scope["type"] != "http":
             return
         # Random, not counted: how much others ask is nobody's business.
-        request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", bodies=self.bodies)
+        request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
         current_request.set(request.about)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)

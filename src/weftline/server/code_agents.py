@@ -10,7 +10,7 @@ from msgspec.json import encode
 
 from weftline.agent.child_plans import subagents_of
 from weftline.agent.definition import Definition
-from weftline.agent.plans import asked_by_client
+from weftline.agent.plans import client_plan
 from weftline.errors import InvalidRequest
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
@@ -74,5 +74,5 @@ def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> Co
         name=name,
         description=agent.description,
         spec=encode(spec),
-        plan=partial(asked_by_client, agent, code=name, model=model),
+        plan=partial(client_plan, agent, code=name, model=model),
     )

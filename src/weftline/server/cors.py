@@ -34,7 +34,7 @@ EXPOSED_HEADERS = (
 _EXPOSED = ", ".join(EXPOSED_HEADERS).encode()
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _MAX_AGE_S = b"600"
-_MAX_ASKED = 50
+_MAX_REQUESTED_HEADERS = 50
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?")
 """The origin of a browser extension, or of an app with its own browser."""
@@ -124,7 +124,7 @@ def _is_page(route: Route) -> bool:
 def _allowed_headers(request: Request) -> list[str]:
     asked = [name.strip() for name in (request.header(b"access-control-request-headers") or "").split(",")]
     known = {name.lower() for name in REQUEST_HEADERS}
-    more = [name for name in asked[:_MAX_ASKED] if _TOKEN.fullmatch(name) and name.lower() not in known]
+    more = [name for name in asked[:_MAX_REQUESTED_HEADERS] if _TOKEN.fullmatch(name) and name.lower() not in known]
     return [*REQUEST_HEADERS, *dict.fromkeys(more)]
 
 

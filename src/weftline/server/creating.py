@@ -13,7 +13,7 @@ from msgspec.json import encode
 from weftline.errors import Conflict, Forbidden, InvalidRequest
 from weftline.messages import Blob
 from weftline.plan import RunPlan
-from weftline.server.accept import wanted
+from weftline.server.accept import accepted_types
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.following import Host
@@ -36,7 +36,7 @@ READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 
 
-class Made(Struct, frozen=True):
+class Created(Struct, frozen=True):
     """A run that was created, and the warnings about its request."""
 
     run_id: str
@@ -81,12 +81,12 @@ async def create_run(
     *,
     idempotency: IdempotencyKey | None = None,
     warn: Warn = request_warnings,
-) -> Made:
+) -> Created:
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
     run_id = await create_checked(app, principal, body, requested_by=principal.who, idempotency=idempotency)
-    return Made(run_id, warnings)
+    return Created(run_id, warnings)
 
 
 async def create_checked(
@@ -106,7 +106,7 @@ async def create_checked(
     try:
         return await app.engine.create(
             caller.workspace,
-            await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
+            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
@@ -118,13 +118,13 @@ async def create_checked(
 
 
 async def answer_created(
-    app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[Made]]
+    app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[Created]]
 ) -> Response | StreamedResponse:
     """Responds with the id of the run that `create` makes, or with its events if the client asks for them.
 
     The stream is admitted before the run is created: a workspace with too many streams gets no run either.
     """
-    want, prefix = wanted(request), app.names.prefix(request)
+    want, prefix = accepted_types(request), app.names.prefix(request)
     types = parse_profile(request.query_value("profile"))
     may_read = principal.scopes is None or READ_SCOPE in principal.scopes
     if want.events and not may_read and not want.json:
@@ -132,12 +132,12 @@ async def answer_created(
             f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
         )
     if not want.events or not may_read:
-        made = await _made(create, principal)
+        made = await _create(create, principal)
         body = created_run(made.run_id, principal.slug, made.warnings, root=prefix)
         return Response(body, status=202, headers=_headers(made.run_id, principal.slug, prefix))
     place = app.engine.reserve_stream(principal.workspace)
     try:
-        made = await _made(create, principal)
+        made = await _create(create, principal)
         run_id = made.run_id
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         view = app.view
@@ -151,7 +151,7 @@ async def answer_created(
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)
 
 
-async def _made(create: Callable[[], Awaitable[Made]], principal: Principal) -> Made:
+async def _create(create: Callable[[], Awaitable[Created]], principal: Principal) -> Created:
     try:
         return await create()
     except Conflict as error:

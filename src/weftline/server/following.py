@@ -56,7 +56,7 @@ class Host(Protocol):
     def workspaces(self) -> Workspaces: ...
 
 
-class What(Enum):
+class EventKind(Enum):
     NOTHING = auto()
     """Nothing happened for a while."""
     ATTEMPT = auto()
@@ -78,11 +78,11 @@ class Event(NamedTuple):
     read by whoever needs it.
     """
 
-    what: What
+    kind: EventKind
     text: str = ""
 
 
-_NOTHING = Event(What.NOTHING)
+_NOTHING = Event(EventKind.NOTHING)
 
 
 class _Delta(Struct):
@@ -122,7 +122,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                     continue
                 # Those of one commit share a row, and the reader may have some of them already.
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
-                    yield Event(What.TEXT, _decode_delta(body).text)
+                    yield Event(EventKind.TEXT, _decode_delta(body).text)
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
@@ -131,25 +131,25 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                 raise damaged(batch.run_id, item.seq) from None
             logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
             continue
-        what = _what(fact)
+        what = _kind_of(fact)
         if what is not None:
             yield Event(what)
 
 
-def _what(fact: Fact) -> What | None:
+def _kind_of(fact: Fact) -> EventKind | None:
     match fact:
         case AttemptStarted():
-            return What.ATTEMPT
+            return EventKind.ATTEMPT
         case TurnCompleted():
-            return What.TURN
+            return EventKind.TURN
         case CallOpened(client=str(), blocked=False) | CallClosed(client=str()):
-            return What.CLIENT_CALL
+            return EventKind.CLIENT_CALL
         case CallClosed():
-            return What.CALL
+            return EventKind.CALL
         case RunPaused() | RunResumed() | AwaitOpened() | AwaitPassed() | AwaitClosed():
-            return What.PAUSE
+            return EventKind.PAUSE
         case RunEnded():
-            return What.END
+            return EventKind.END
         case _:
             return None
 

@@ -18,7 +18,7 @@ from weftline.json_size import excess
 from weftline.log_context import current_request
 from weftline.runtime.engine import Follower, StreamPlace
 from weftline.server import following
-from weftline.server.following import Host, What
+from weftline.server.following import EventKind, Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, explained, read_input
@@ -233,7 +233,7 @@ class HostedMcp:
             follower.leave()
         try:
             async for event in following.events_of(follower):
-                if event.what is What.TEXT:
+                if event.kind is EventKind.TEXT:
                     reported += 1
                     await context.session.report_progress(reported, message=event.text)
         except asyncio.CancelledError:

@@ -12,8 +12,8 @@ from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.memory_budget import Reservation
 from weftline.server.principal import Principal
-from weftline.server.room import Room
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Request:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, *, bodies: LargeBodies | None = None
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, bodies: LargeBodies | None = None
     ) -> None:
         self.scope = scope
         self.send = send
@@ -134,7 +134,7 @@ class Request:
         self._bodies = bodies
         self._credentials: Credentials | None = None
         self._principal: Principal | None = None
-        self._rooms: list[Room] | None = None
+        self._rooms: list[Reservation] | None = None
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
 from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, Send, send_response
-from weftline.server.room import Room, Rooms
+from weftline.server.memory_budget import MemoryBudget, Reservation
 
 LARGE_BYTES = PIECE_BYTES
 """From here on a response is large."""
@@ -38,7 +38,7 @@ class LargeResponses:
         grace_s: float = GRACE_S,
         min_bytes_per_s: int = MIN_BYTES_PER_S,
     ) -> None:
-        self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
+        self._rooms = MemoryBudget(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
         self._grace_s = grace_s
         self._min_bytes_per_s = min_bytes_per_s
@@ -55,11 +55,11 @@ class LargeResponses:
         """How many wait for room."""
         return self._rooms.waiting
 
-    def hold(self, workspace: str, size: int) -> Room:
+    def hold(self, workspace: str, size: int) -> Reservation:
         """Raises `RateLimited` if there is no room for so much."""
         return _there_is(self._rooms.hold(workspace, size))
 
-    async def wait_to_hold(self, workspace: str, size: int) -> Room:
+    async def wait_to_hold(self, workspace: str, size: int) -> Reservation:
         """Like `hold`, but waits for a while until there is room."""
         return _there_is(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
 
@@ -91,7 +91,7 @@ class LargeResponses:
         finally:
             room.free()
 
-    async def send(self, request: Request, answer: Response, room: Room) -> None:
+    async def send(self, request: Request, answer: Response, room: Reservation) -> None:
         """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
         try:
             async with self._in_time(len(answer.body)):
@@ -122,10 +122,10 @@ class RequestRoom:
     def __init__(self, all_responses: LargeResponses, workspace: str) -> None:
         self._all = all_responses
         self._workspace = workspace
-        self._room: Room | None = None
+        self._room: Reservation | None = None
 
     @property
-    def held(self) -> Room | None:
+    def held(self) -> Reservation | None:
         return self._room
 
     async def need(self, size: int) -> None:
@@ -139,7 +139,7 @@ class RequestRoom:
             room.free()
 
 
-def _there_is(room: Room | None) -> Room:
+def _there_is(room: Reservation | None) -> Reservation:
     if room is None:
         message = "Too many large responses are under way; read those first."
         raise RateLimited(message, code="too_many_large_responses", retry_after_s=5)

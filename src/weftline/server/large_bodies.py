@@ -8,7 +8,7 @@ few that are half there could wait for each other. While one waits for room its 
 from __future__ import annotations
 
 from weftline.errors import RateLimited, Unavailable
-from weftline.server.room import Room, Rooms
+from weftline.server.memory_budget import MemoryBudget, Reservation
 
 LARGE_BYTES = 64 * 1024
 """From here on a body is large; the connection itself buffers as much."""
@@ -28,7 +28,7 @@ class LargeBodies:
         max_bytes_per_workspace: int = MAX_BODY_BYTES_HELD_PER_WORKSPACE,
         wait_s: float = WAIT_S,
     ) -> None:
-        self._rooms = Rooms(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
+        self._rooms = MemoryBudget(max_bytes=max_bytes, max_bytes_per_workspace=max_bytes_per_workspace)
         self._wait_s = wait_s
 
     @property
@@ -36,7 +36,7 @@ class LargeBodies:
         """Bytes."""
         return self._rooms.held
 
-    async def hold(self, workspace: str, size: int) -> Room:
+    async def hold(self, workspace: str, size: int) -> Reservation:
         """Waits for a while until there is room.
 
         Raises `RateLimited` if the workspace's own bodies take too much, and `Unavailable` if those of others do.

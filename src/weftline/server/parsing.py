@@ -8,15 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PARSED_HERE_BYTES = 16 * 1024
+PARSE_ON_LOOP_BYTES = 16 * 1024
 """A hop to a thread costs more than reading so little."""
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """`parse(body)`; what it may do in a thread is bounded by the limits on bytes and counts."""
-    return parse(body) if len(body) <= PARSED_HERE_BYTES else await asyncio.to_thread(parse, body)
+    return parse(body) if len(body) <= PARSE_ON_LOOP_BYTES else await asyncio.to_thread(parse, body)
 
 
 async def off_loop(work: Callable[[], T], *, size: int) -> T:
     """`work()`, in a thread if it is about so many bytes that others would notice."""
-    return work() if size <= PARSED_HERE_BYTES else await asyncio.to_thread(work)
+    return work() if size <= PARSE_ON_LOOP_BYTES else await asyncio.to_thread(work)

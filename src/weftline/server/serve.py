@@ -51,7 +51,7 @@ from weftline.server.scheduled import start as start_scheduled
 from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
-from weftline.server.stopping import LOST_ANSWERS, Stopping, at_most
+from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
@@ -297,12 +297,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         drain.cancel()
         if not await engine.cut():
             stopping.code = LOST_ANSWERS
-        await at_most(_STEP_S, app.mcp.close(), what="the MCP server")
+        await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
         await store.close()
-        await at_most(_STEP_S, tools.close(), what="the agents' tools")
+        await finish_within(_STEP_S, tools.close(), what="the agents' tools")
         for what in (dialled, pages, catalogs, models, own, transport):
-            await at_most(_STEP_S, what.aclose(), what=type(what).__name__)
+            await finish_within(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()
     return stopping.code

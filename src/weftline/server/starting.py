@@ -16,11 +16,11 @@ from weftline.providers.pricing import unused_price
 from weftline.server.own_tools import loaded_tools
 from weftline.tools.base import Tool
 from weftline.workspace.context import Workspaces
-from weftline.workspace.keys import is_anybody_let_in
+from weftline.workspace.keys import has_credentials
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 8
+_MAX_LISTED = 8
 """How many models and tools are named; the rest are counted."""
 
 
@@ -53,7 +53,7 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
         )
     for override in models.unused_prices():
         logger.warning("%s", unused_price(override))
-    if not await is_anybody_let_in(at):
+    if not await has_credentials(at):
         logger.warning("there is no API key yet; make one with: %s", key_command(db))
 
 
@@ -73,6 +73,6 @@ def program() -> str:
 
 def _listed(names: Iterable[str]) -> str:
     known = list(names)
-    more = len(known) - _NAMED
-    text = ", ".join(known[:_NAMED]) or "none"
+    more = len(known) - _MAX_LISTED
+    text = ", ".join(known[:_MAX_LISTED]) or "none"
     return f"{text} and {more} more" if more > 0 else text

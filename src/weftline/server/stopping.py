@@ -142,7 +142,7 @@ def _ignore_signal(number: int, frame: object) -> None:
     """Nothing: the thread acts on it. Without a handler in Python nothing would be written for it."""
 
 
-async def at_most(seconds: float, work: Awaitable[object], *, what: str) -> None:
+async def finish_within(seconds: float, work: Awaitable[object], *, what: str) -> None:
     """Waits for one step of stopping, but not forever. A step that fails or is late is logged."""
     task = asyncio.ensure_future(work)
     _, late = await asyncio.wait([task], timeout=seconds)

@@ -79,7 +79,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
             raise damage.unreadable(run_id) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
-    return made() if size <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
+    return made() if size <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
@@ -93,8 +93,8 @@ async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
         raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 
 
-_MADE_HERE_BYTES = 64 * 1024
-_COUNTED_HERE = 200
+_BUILD_ON_LOOP_BYTES = 64 * 1024
+_COUNT_ON_LOOP = 200
 
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
@@ -108,7 +108,7 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
             raise StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED) from None
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
-    return used() if len(ends) <= _COUNTED_HERE else await asyncio.to_thread(used)
+    return used() if len(ends) <= _COUNT_ON_LOOP else await asyncio.to_thread(used)
 
 
 async def await_views(
@@ -120,7 +120,7 @@ async def await_views(
     def made() -> list[awaits.OpenAwait]:
         return [_await_view(one, session_id=sessions[one.thread]) for one in found]
 
-    return made() if sum([len(one.body) for one in found]) <= _MADE_HERE_BYTES else await asyncio.to_thread(made)
+    return made() if sum([len(one.body) for one in found]) <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
 
 
 def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:

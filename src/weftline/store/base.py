@@ -264,7 +264,7 @@ class Loaded(Struct):
     secrets: bytes | None = None
 
 
-class UnderWay(Struct, frozen=True):
+class DueRun(Struct, frozen=True):
     """A run that is due at once."""
 
     key: int
@@ -347,7 +347,7 @@ class LogReader(Protocol):
         """The bytes of the run's facts, which are not read."""
         ...
 
-    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         """Runs that are due at once, by key."""
         ...
 

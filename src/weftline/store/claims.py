@@ -28,7 +28,8 @@ class Claims:
         return epoch
 
     def release(self, run: int, epoch: int) -> None:
-        if self._newest.get(run) == epoch:
+        # The holder of a claim may have gone on to later epochs of its own.
+        if self._newest.get(run, epoch + 1) <= epoch:
             del self._newest[run]
 
     def stale(self, write: Write) -> bool:

@@ -17,7 +17,7 @@ from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
-from weftline.messages import Text, UserPart
+from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
@@ -119,11 +119,11 @@ class ToolProgress(Struct, frozen=True, omit_defaults=True):
     message: str = ""
 
 
-def _nobody_looks(progress: ToolProgress) -> None:
+def _discard_progress(progress: ToolProgress) -> None:
     """For a call that nobody follows."""
 
 
-def _nobody_listens(kind: str, data: object) -> None:
+def _discard(kind: str, data: object) -> None:
     """For a call that nobody follows."""
 
 
@@ -185,9 +185,9 @@ class ToolContext(Struct, Generic[Deps]):
     """The name of the set that the tool is of, if it is of one that has a name."""
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
-    on_progress: Callable[[ToolProgress], None] = _nobody_looks
+    on_progress: Callable[[ToolProgress], None] = _discard_progress
     """Tells those who follow the run how far the call has come."""
-    emit: Callable[[str, object], None] = _nobody_listens
+    emit: Callable[[str, object], None] = _discard
     """Adds a note to the run's log: a kind, and data that can be written as JSON."""
     state: MutableMapping[str, Any] = {}
     """What the tools of this run remember from call to call: JSON values by key.
@@ -241,6 +241,11 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
         cls, text: str, *, is_error: bool = False, in_doubt: bool = False, failure: Failure | None = None
     ) -> ToolOutput:
         return cls((Text(text),), is_error or in_doubt, in_doubt, failure)
+
+    @property
+    def text(self) -> str:
+        """Its texts, joined."""
+        return joined_text(self.parts)
 
     def whole(self) -> ToolOutput:
         """The same, in texts that can be stored: half a character becomes U+FFFD."""

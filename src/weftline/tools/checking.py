@@ -21,11 +21,11 @@ from weftline.tools.schema import ArgsValidator
 
 logger = logging.getLogger(__name__)
 
-MAX_STEPS_HERE = 50_000
+MAX_STEPS_ON_LOOP = 50_000
 """A few milliseconds."""
-MAX_STEPS_TO_EXPLAIN_HERE = 1_000
+MAX_EXPLAIN_STEPS_ON_LOOP = 1_000
 """Saying what is wrong costs 20 µs a step or more: every variant of a union has its own reasons."""
-MAX_VALUES_HERE = 2_000
+MAX_VALUES_ON_LOOP = 2_000
 """For a schema that is compiled here."""
 _BYTES_A_STEP = 256
 _PATTERN_STATES_A_STEP = 16
@@ -52,9 +52,9 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
     """
     schema = bytes(schema)
     cost = _cost(schema)
-    if cost is not None and (steps := _steps(cost, value)) <= MAX_STEPS_HERE:
+    if cost is not None and (steps := _steps(cost, value)) <= MAX_STEPS_ON_LOOP:
         validator = ArgsValidator.of(schema, linear=True)
-        if validator.enforced and (steps <= MAX_STEPS_TO_EXPLAIN_HERE or validator.fits(value)):
+        if validator.enforced and (steps <= MAX_EXPLAIN_STEPS_ON_LOOP or validator.fits(value)):
             return validator.validate(value)
     try:
         return _decode(await shared_workers().run(_EXPLAIN, value, schema)) or ()
@@ -96,7 +96,7 @@ def _cost(schema: bytes) -> Cost | None:
         cost = measured(msgspec.json.decode(schema))
     except (TooCostly, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return cost if cost.bounded and cost.values <= MAX_VALUES_HERE else None
+    return cost if cost.bounded and cost.values <= MAX_VALUES_ON_LOOP else None
 
 
 def _steps(cost: Cost, value: bytes) -> int:

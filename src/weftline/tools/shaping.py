@@ -75,7 +75,7 @@ class Shaping(Struct, frozen=True):
             return output
         try:
             made: object = self.materialize(call, output)
-            shaped = output if made is None else _made(tool, made, output)
+            shaped = output if made is None else _to_output(tool, made, output)
         except Exception as error:
             logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
             text = prompts_calls.not_materialized(call.tool, reason_of(error))
@@ -93,7 +93,7 @@ class Shaping(Struct, frozen=True):
             return output
 
 
-def _made(tool: Tool, value: object, output: ToolOutput) -> ToolOutput:
+def _to_output(tool: Tool, value: object, output: ToolOutput) -> ToolOutput:
     made = output_of(value, tool_name=tool.spec.name)
     if made.telemetry is None:
         made = replace(made, telemetry=output.telemetry)

@@ -26,11 +26,11 @@ DEFAULTS = (
 """What a request may override; otherwise the agent's value applies."""
 
 
-class _Named(Struct):
+class _AgentName(Struct):
     name: str | None = None
 
 
-_decode_named = json.Decoder(_Named).decode
+_decode_named = json.Decoder(_AgentName).decode
 
 
 def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None) -> bytes:

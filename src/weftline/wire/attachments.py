@@ -70,7 +70,7 @@ def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob,
 
     Raises `InvalidRequest` for each attachment that cannot be taken, by its path.
     """
-    taking = _Taking()
+    taking = _AttachmentReader()
     if fields.get("attachments"):
         raw["attachments"] = taking.rewritten(raw["attachments"], fields["attachments"], "attachments")
     messages: list[dict[str, Any]] = fields.get("messages") or []
@@ -89,7 +89,7 @@ def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob,
     return taking.done()
 
 
-class _Taking:
+class _AttachmentReader:
     """Reads the attachments of one request."""
 
     def __init__(self) -> None:

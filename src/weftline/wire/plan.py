@@ -41,7 +41,7 @@ from weftline.wire.policy import WirePolicy
 NULL = Raw(b"null")
 
 
-def given(raw: Raw | UnsetType) -> Raw | UnsetType:
+def present(raw: Raw | UnsetType) -> Raw | UnsetType:
     """`null` means the same as an absent field."""
     return UNSET if raw is UNSET or raw == NULL else raw
 
@@ -143,11 +143,11 @@ class _Mcp(_Wire, tag="mcp"):
         return McpRef(self.name, self.url, self.tool_filter, self.elicitation == "ask")
 
 
-class _Named(Struct):
+class _NamedTool(Struct):
     name: str
 
 
-_decode_named = json.Decoder(_Named).decode
+_decode_named = json.Decoder(_NamedTool).decode
 
 
 class _McpLocal(_Wire, tag="mcp_local"):
@@ -157,7 +157,7 @@ class _McpLocal(_Wire, tag="mcp_local"):
 
     def ref(self) -> ToolRef:
         entries = tuple(McpLocalEntry(_decode_named(raw).name, raw) for raw in self.tools)
-        return McpLocalRef(self.name, entries, given(self.server_info))
+        return McpLocalRef(self.name, entries, present(self.server_info))
 
 
 _AnyWire: TypeAlias = _Stored | _ForeignStored | _Server | _ForeignServer | _Local | _A2A | _A2ALocal | _Mcp | _McpLocal

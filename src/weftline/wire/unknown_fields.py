@@ -24,7 +24,7 @@ from weftline.errors import MAX_ISSUES, InvalidRequest
 from weftline.suggestions import sentence
 
 _TYPOS_IN_MESSAGE = 3
-MAX_NAMED = 20
+MAX_LISTED = 20
 """Unknown fields that are named in one response."""
 _COMPARED_CHARS = 64
 """A longer name is not a typo, and comparing it costs the square of its length."""
@@ -166,10 +166,10 @@ def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField,
     """
     if shape.fits(sent):
         return ()
-    found = list(islice(shape.unknown(sent), MAX_NAMED + 1))
-    named = [UnknownField(_joined(steps), nearest) for steps, nearest in found[:MAX_NAMED]]
-    if len(found) > MAX_NAMED:
-        named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_NAMED} that is not known"))
+    found = list(islice(shape.unknown(sent), MAX_LISTED + 1))
+    named = [UnknownField(_joined(steps), nearest) for steps, nearest in found[:MAX_LISTED]]
+    if len(found) > MAX_LISTED:
+        named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_LISTED} that is not known"))
     return tuple(named)
 
 

@@ -49,7 +49,7 @@ class UnknownApp(Exception):
     """There is no app with this client id."""
 
 
-class Asked(Struct, frozen=True):
+class AuthorizeRequest(Struct, frozen=True):
     """A valid authorize request."""
 
     client_id: str
@@ -79,17 +79,17 @@ class Decision(Struct, frozen=True):
     agents: str = ""
 
 
-class Decided(Struct, frozen=True):
+class ConsentResult(Struct, frozen=True):
     """`code` is None if the user said no."""
 
-    asked: Asked
+    asked: AuthorizeRequest
     code: str | None
 
 
 class _Consent(Struct, frozen=True):
     """The token's content: for one request, one session and one use."""
 
-    asked: Asked
+    asked: AuthorizeRequest
     session: bytes
     nonce: str
     expires_at: int
@@ -97,7 +97,7 @@ class _Consent(Struct, frozen=True):
 
 async def read_request(
     at: Workspaces, query: Mapping[str, str], *, resource: str | None = "", issuer: str = ""
-) -> tuple[App, Asked]:
+) -> tuple[App, AuthorizeRequest]:
     """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
 
     `resource` is the path of the one that the query names, "" if it names none, None if that is not ours.
@@ -137,10 +137,12 @@ async def read_request(
         problems["state"] = f"may have {_MAX_STATE} characters"
     if problems or app is None:
         raise InvalidConsent(**problems)
-    return app, Asked(app.client_id, uri, scopes, state, challenge, resource or "", issuer)
+    return app, AuthorizeRequest(app.client_id, uri, scopes, state, challenge, resource or "", issuer)
 
 
-async def question(at: Workspaces, app: App, asked: Asked, user: User, *, session: str) -> ConsentQuestion | None:
+async def question(
+    at: Workspaces, app: App, asked: AuthorizeRequest, user: User, *, session: str
+) -> ConsentQuestion | None:
     """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
     choices = await _choices(at, app, user, asked)
     if not choices:
@@ -150,7 +152,7 @@ async def question(at: Workspaces, app: App, asked: Asked, user: User, *, sessio
     return ConsentQuestion(choices, at.hasher.sign(_PURPOSE, encode(consent)))
 
 
-async def decide(at: Workspaces, user: User, decision: Decision, *, session: str) -> Decided:
+async def decide(at: Workspaces, user: User, decision: Decision, *, session: str) -> ConsentResult:
     """Carries out what the user chose. Raises `InvalidConsent` or `UnknownApp`."""
     consent = _read(at, session, decision.token)
     asked = consent.asked
@@ -183,7 +185,7 @@ async def decide(at: Workspaces, user: User, decision: Decision, *, session: str
             yield from grants.insert_code(new, secret=code.stored, now=now)
 
     await at.records.write(query())
-    return Decided(asked, None if code is None else code.secret)
+    return ConsentResult(asked, None if code is None else code.secret)
 
 
 def _read(at: Workspaces, session: str, token: str) -> _Consent:
@@ -201,7 +203,7 @@ def _read(at: Workspaces, session: str, token: str) -> _Consent:
     return consent
 
 
-async def _choices(at: Workspaces, app: App, user: User, asked: Asked) -> list[Membership]:
+async def _choices(at: Workspaces, app: App, user: User, asked: AuthorizeRequest) -> list[Membership]:
     """The workspaces that the user may open to the app: for a private app only its own, and for a resource only the
     one that it belongs to."""
     mine = await at.records.read(users.memberships(user.key))
@@ -223,7 +225,7 @@ def _chosen(choices: Sequence[Membership], slug: str | None) -> int:
     raise InvalidConsent(workspace="is not one that you can choose")
 
 
-def _agents(asked: Asked, text: str) -> tuple[str, ...]:
+def _agents(asked: AuthorizeRequest, text: str) -> tuple[str, ...]:
     listed = text.replace(",", " ").split()
     if listed and USING_AGENTS.isdisjoint(asked.scopes):
         raise InvalidConsent(agents="can be chosen only for an app that uses agents")

@@ -40,9 +40,9 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-async def is_anybody_let_in(at: Workspaces) -> bool:
+async def has_credentials(at: Workspaces) -> bool:
     """Whether this store has a credential that works, or an OAuth app that could get one."""
-    return await at.records.read(keys.is_anybody_let_in())
+    return await at.records.read(keys.has_credentials())
 
 
 async def create(

@@ -23,7 +23,7 @@ BY_NAME = b"library"
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
 _decode_object = Decoder(dict[str, Raw]).decode
-_READ_HERE_BYTES = 64 * 1024
+_READ_ON_LOOP_BYTES = 64 * 1024
 """A hop to a thread costs more than reading so little."""
 
 
@@ -124,7 +124,7 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
 
 async def spec(at: Workspaces, thread: ThreadRow) -> bytes:
     """What each of its runs starts from. Raises `StoreError` (`log_damaged`) if it cannot be read."""
-    spec = await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_HERE_BYTES)
+    spec = await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_ON_LOOP_BYTES)
     try:
         _decode_object(spec)
     except (DecodeError, UnicodeDecodeError, RecursionError):

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from weftline.agent.skills import discovery
-from weftline.agent.skills.discovery import Found, Place, discover, standard_places
+from weftline.agent.skills.discovery import Discovery, Place, discover, standard_places
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.toolset import UnknownSkill, skills
 
 from .house import SkillRun, write_skill
 
 
-def names(found: Found) -> list[str]:
+def names(found: Discovery) -> list[str]:
     return [skill.name for skill in found.skills]
 
 
-def kinds(found: Found) -> list[str]:
+def kinds(found: Discovery) -> list[str]:
     return [one.kind for one in found.diagnostics]
 
 
-def search(project: Path | None, home: Path | None, *, trust: bool | None = True, claude: bool = False) -> Found:
+def search(project: Path | None, home: Path | None, *, trust: bool | None = True, claude: bool = False) -> Discovery:
     return discover(standard_places(project=project, home=home, trust_project=trust, claude_dirs=claude))
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from commands import weftline_beside
-from weftline.cli.browser import Loopback, Pasted
+from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
 from weftline.runtime.mcp_logins import StoredLogins
@@ -98,7 +98,7 @@ async def test_a_login_that_cannot_be_made_says_why(api: Api, server: ServerProc
 
 async def test_a_browser_elsewhere_is_asked_for_what_it_came_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.readline", lambda: "http://127.0.0.1:8765/callback?code=c \n", raising=False)
-    async with Pasted(0) as person:
+    async with PastedRedirect(0) as person:
         assert person.redirect_uri == "http://127.0.0.1:8765/callback"
         assert await person.answer() == "http://127.0.0.1:8765/callback?code=c"
 

@@ -17,7 +17,7 @@ from weftline.tools.base import ToolFailed
 from weftline.tools.builtin import matching
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher, for_ripgrep
-from weftline.tools.builtin.paths import display_path, meant
+from weftline.tools.builtin.paths import display_path, parse_path
 
 NEEDS_RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="needs the program rg (ripgrep)")
 
@@ -267,7 +267,7 @@ def test_no_glob_takes_long() -> None:
 @given(st.text() | st.binary().map(os.fsdecode))
 def test_a_path_that_is_shown_is_understood(path: str) -> None:
     line = display_path(path)
-    assert meant(line) == path
+    assert parse_path(line) == path
     assert len(line.splitlines()) <= 1
     line.encode()
 

@@ -60,7 +60,7 @@ class Place(NamedTuple):
     must_exist: bool = False
 
 
-class Found(NamedTuple):
+class Discovery(NamedTuple):
     """What a search found: of each name the one that counts, by name, and everything there is to say about it."""
 
     skills: tuple[Skill, ...]
@@ -85,7 +85,7 @@ def standard_places(
     return [place for place in of_project if os.path.realpath(place.path) not in owned] + of_user
 
 
-def discover(places: Sequence[Place], *, inline: Iterable[Skill] = (), disabled: Iterable[str] = ()) -> Found:
+def discover(places: Sequence[Place], *, inline: Iterable[Skill] = (), disabled: Iterable[str] = ()) -> Discovery:
     """Searches the places and decides which skill of a name counts. Never raises because of what is in a file."""
     diagnostics: list[Diagnostic] = []
     found = list(inline)
@@ -104,7 +104,7 @@ def discover(places: Sequence[Place], *, inline: Iterable[Skill] = (), disabled:
         Diagnostic("missing", "", f"There is no skill {name!r} to disable.") for name in sorted(hidden - chosen.keys())
     ]
     skills = tuple(chosen[name] for name in sorted(chosen.keys() - hidden))
-    return Found(skills, tuple(diagnostics))
+    return Discovery(skills, tuple(diagnostics))
 
 
 def _shadowed(skill: Skill, winner: Skill) -> Diagnostic:

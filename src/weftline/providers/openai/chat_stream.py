@@ -95,7 +95,7 @@ class _Choice(Struct):
     native_finish_reason: str | None = None
 
 
-class _Answer(Struct):
+class _Chunk(Struct):
     choices: list[_Choice] | None = None
     usage: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
@@ -121,7 +121,7 @@ class _FailureBody(Struct):
     error: _Failure
 
 
-_answers = msgspec.json.Decoder(_Answer)
+_answers = msgspec.json.Decoder(_Chunk)
 
 
 class _OpenCall(Struct):
@@ -179,7 +179,7 @@ class ChatReader:
         # What fails after an answer has said why it stopped does not invalidate it. If it was cut, the error says more.
         reason = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
         try:
-            answer = decode(data, _Answer, _answers)
+            answer = decode(data, _Chunk, _answers)
         except ProviderError:
             if reason is None:
                 raise

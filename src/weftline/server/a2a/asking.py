@@ -25,7 +25,7 @@ from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, invalid
 from weftline.store.awaits import OpenAwait
 
-MAX_ASKED = 50
+MAX_QUESTIONS = 50
 """How many questions a status lists."""
 _ANSWERABLE = ("question", "plan", "clarification")
 
@@ -40,7 +40,7 @@ class TaskMessage(Struct, frozen=True):
     note: str = ""
 
 
-class Named(NamedTuple):
+class NamedAnswer(NamedTuple):
     """An answer that says to which await."""
 
     await_id: str
@@ -134,7 +134,7 @@ def value_of(content: Content) -> Any:
     return fields["value"] if list(fields) == ["value"] else data
 
 
-def named_answers(content: Content) -> list[Named]:
+def named_answers(content: Content) -> list[NamedAnswer]:
     """The answers in a message that say to which await; empty if it names none.
 
     Raises `RpcError` if it is not clear what answers what.
@@ -144,9 +144,9 @@ def named_answers(content: Content) -> list[Named]:
         return []
     if len(named) == len(content.data):
         if not content.words and all(set(fields) == {"awaitId", "value"} for fields in named):
-            return [Named(fields["awaitId"], fields["value"]) for fields in named]
+            return [NamedAnswer(fields["awaitId"], fields["value"]) for fields in named]
         if content.words and len(named) == 1 and set(named[0]) == {"awaitId"}:
-            return [Named(named[0]["awaitId"], content.words)]
+            return [NamedAnswer(named[0]["awaitId"], content.words)]
     raise _unclear()
 
 

@@ -12,7 +12,7 @@ from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.server import following
 from weftline.server.a2a import asking
-from weftline.server.a2a.asking import Named
+from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_received, has_taken, is_below, read_task
@@ -76,7 +76,7 @@ class Deliveries:
                 raise
             raise _ended(row) from None
 
-    async def _answer(self, row: RunRow, sent: SentMessage, named: list[Named], *, sender: str) -> None:
+    async def _answer(self, row: RunRow, sent: SentMessage, named: list[NamedAnswer], *, sender: str) -> None:
         """Answers awaits by their ids. The engine knows an answer that comes again."""
         engine = self._host.engine
         for name, value in named:

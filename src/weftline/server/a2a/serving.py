@@ -23,7 +23,7 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
 from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task
-from weftline.server.following import CONTEXT_KEY, Event, Host, What
+from weftline.server.following import CONTEXT_KEY, Event, EventKind, Host
 from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.server.parsing import parsed
 from weftline.store.base import LargeEntry, RunFilter, RunRow
@@ -169,9 +169,9 @@ class Serving:
         """Waits for something that a caller may wait for; False if the server is stopping."""
         async with aclosing(following.events_of(follower)) as events:
             async for event in events:
-                if event.what in (What.END, What.CLIENT_CALL, What.PAUSE):
+                if event.kind in (EventKind.END, EventKind.CLIENT_CALL, EventKind.PAUSE):
                     return True
-                if event.what in (What.CALL, What.NOTHING) and await self._waits(row):
+                if event.kind in (EventKind.CALL, EventKind.NOTHING) and await self._waits(row):
                     return True
         return False
 
@@ -239,7 +239,7 @@ class Serving:
             yield [dialect.first(task)]
             # What runs below it ask is not in its own log and may have come since it was read: that comes first.
             async with (
-                aclosing(following.events_of(follower, Event(What.CALL))) as events,
+                aclosing(following.events_of(follower, Event(EventKind.CALL))) as events,
                 aclosing(self._responses(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
             ):
                 async for batch in batches:
@@ -251,20 +251,20 @@ class Serving:
         dialect = self._dialect
         streamed, reported, working = _Streamed(), task.waits_for, task.state != "submitted"
         async for event in events:
-            if not working and event.what is not What.NOTHING and (begun := await self._begun(row, task)):
+            if not working and event.kind is not EventKind.NOTHING and (begun := await self._begun(row, task)):
                 working = True
                 yield [dialect.status(begun, final=False)]
-            match event.what:
-                case What.ATTEMPT:
+            match event.kind:
+                case EventKind.ATTEMPT:
                     streamed.over = True
-                case What.TEXT:
+                case EventKind.TEXT:
                     yield [dialect.chunk(task, event.text, append=streamed.more(event.text))]
-                case What.TURN:
+                case EventKind.TURN:
                     streamed.over = True
-                case What.CLIENT_CALL | What.PAUSE | What.CALL | What.NOTHING:
-                    if event.what is What.NOTHING:
+                case EventKind.CLIENT_CALL | EventKind.PAUSE | EventKind.CALL | EventKind.NOTHING:
+                    if event.kind is EventKind.NOTHING:
                         yield ()
-                    below = event.what in (What.CALL, What.NOTHING) and reported is None
+                    below = event.kind in (EventKind.CALL, EventKind.NOTHING) and reported is None
                     if below and not await may_wait(self._engine, await self._newest(row)):
                         continue
                     now = await self._now(row)
@@ -274,7 +274,7 @@ class Serving:
                     yield [dialect.status(now, final=now.waits and until_asked)]
                     if now.waits and until_asked:
                         return
-                case What.END:
+                case EventKind.END:
                     yield self._end(await self._now(row), streamed)
 
     def _end(self, task: Task, streamed: _Streamed) -> Sequence[Any]:

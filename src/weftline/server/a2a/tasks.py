@@ -168,7 +168,7 @@ async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
         return []
     if row.status == "running" and not await engine.waits_for_people(row.key):
         return []
-    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_ASKED))
+    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_QUESTIONS))
     return sorted(asked, key=lambda one: (one.opened_at, one.run, len(one.id), one.id))
 
 

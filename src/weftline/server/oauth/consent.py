@@ -14,11 +14,11 @@ from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
-from weftline.workspace.consent import Asked, Decided, InvalidConsent
+from weftline.workspace.consent import AuthorizeRequest, ConsentResult, InvalidConsent
 from weftline.workspace.scopes import SCOPES, USING_AGENTS, meaning
 
 
-async def read_request(server: OAuthServer, request: Request) -> tuple[App, Asked]:
+async def read_request(server: OAuthServer, request: Request) -> tuple[App, AuthorizeRequest]:
     query = dict(request.query)
     if len(query) != len(request.query):
         raise InvalidConsent(query="a parameter occurs more than once")
@@ -26,7 +26,7 @@ async def read_request(server: OAuthServer, request: Request) -> tuple[App, Aske
     return await consent.read_request(server.workspaces, query, resource=resource, issuer=server.names.base(request))
 
 
-async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, user: User) -> Response:
+async def ask(server: OAuthServer, request: Request, app: App, asked: AuthorizeRequest, user: User) -> Response:
     """The page that asks a signed-in user."""
     question = await consent.question(server.workspaces, app, asked, user, session=session_of(request))
     if question is None:
@@ -51,7 +51,7 @@ async def ask(server: OAuthServer, request: Request, app: App, asked: Asked, use
     )
 
 
-def target(decided: Decided) -> str:
+def target(decided: ConsentResult) -> str:
     """Where the browser goes with the user's decision."""
     asked = decided.asked
     outcome = {"error": "access_denied"} if decided.code is None else {"code": decided.code}

@@ -51,7 +51,7 @@ from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
 from weftline.workspace.people import person_of
 
-_MADE_HERE_BYTES = 64 * 1024
+_BUILD_ON_LOOP_BYTES = 64 * 1024
 _BODY_BYTES = 2 * MAX_RESULT_BYTES
 
 
@@ -97,7 +97,7 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
         views = AwaitPage(await await_views(page, app.engine.session_id), more)
-        large = sum([len(one.body) for one in page]) > _MADE_HERE_BYTES
+        large = sum([len(one.body) for one in page]) > _BUILD_ON_LOOP_BYTES
         return Response(await asyncio.to_thread(encode, views) if large else encode(views))
 
 

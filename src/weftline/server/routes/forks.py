@@ -5,7 +5,7 @@ from __future__ import annotations
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import Made, answer_created
+from weftline.server.creating import Created, answer_created
 from weftline.server.forking import ForkModel, fork_run, log_bytes, parse_fork
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.parsing import parsed
@@ -22,12 +22,12 @@ async def fork(app: App, request: Request, principal: Principal) -> Response | S
     asked, unknown = parse_fork(await parsed(decode_object, raw))
     warnings = app.unknown_fields.warnings(request, unknown)
 
-    async def create() -> Made:
+    async def create() -> Created:
         who = principal.who
         size = await log_bytes(app.engine.logs, row)
         async with app.large.room_to_work(principal.slug, size):
             run_id = await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once)
-        return Made(run_id, warnings)
+        return Created(run_id, warnings)
 
     return await answer_created(app, request, principal, create)
 

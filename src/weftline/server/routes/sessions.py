@@ -14,7 +14,7 @@ from weftline.server.access import find_session
 from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import Made, Warn, answer_created
+from weftline.server.creating import Created, Warn, answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop, parsed
@@ -127,12 +127,12 @@ async def _send(
     *,
     idempotency: IdempotencyKey | None,
     warn: Warn,
-) -> Made:
+) -> Created:
     body = await parsed(parse_message, raw)
     warnings = warn(body.unknown)
     earlier = idempotency and await app.engine.created_before(principal.workspace, idempotency)
     if earlier:
-        return Made(earlier, warnings)
+        return Created(earlier, warnings)
     if row.ended_at is not None:
         raise Conflict("This session has ended.", code="thread_ended")
     if row.damaged:
@@ -160,7 +160,7 @@ async def _send(
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None
-    return Made(run_id, warnings)
+    return Created(run_id, warnings)
 
 
 async def _check_history(app: App, row: ThreadRow) -> None:

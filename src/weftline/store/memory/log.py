@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, UnderWay, Write, Written
+from weftline.store.base import DueRun, LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
@@ -127,9 +127,9 @@ class MemoryLog:
     async def log_size(self, key: int) -> int:
         return sum(len(fact.head) + len(fact.body) for fact in await self.facts(key))
 
-    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
-        return [UnderWay(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
+        return [DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LargeEntry, Page, RunFilter, RunRow, Stored, UnderWay
+from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
 from weftline.store.database import SqlValue
 from weftline.store.sqlite import await_lists, run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
@@ -103,14 +103,14 @@ class SqliteLogReader:
 
         return await self._threads.read(read, run=key)
 
-    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = self._all(
             "SELECT key, suspect, alone, deaths, rules, format FROM runs WHERE due_at = 0 AND key > ?"
             " ORDER BY key LIMIT ?",
             after,
             limit,
         )
-        return [UnderWay(*row) for row in rows]
+        return [DueRun(*row) for row in rows]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return self._all(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import Loaded, LogStore, Page, RunFilter, RunRow, Store, Stored, UnderWay, Write, Written
+from weftline.store.base import DueRun, Loaded, LogStore, Page, RunFilter, RunRow, Store, Stored, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
 from weftline.testing.simulation.disk import Disk
@@ -208,7 +208,7 @@ class SimulatedLog:
     async def log_size(self, key: int) -> int:
         return await self._wires.read(self.inner.log_size(key))
 
-    async def under_way(self, *, after: int, limit: int) -> list[UnderWay]:
+    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         return await self._wires.read(self.inner.under_way(after=after, limit=limit))
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, U
 from weftline.tools.builtin.edit_outcomes import EditOutcome, Verdict, outcomes_text
 from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, befores
 from weftline.tools.builtin.file_memory import FileMemory, fingerprint
-from weftline.tools.builtin.paths import display_path, meant
+from weftline.tools.builtin.paths import display_path, parse_path
 from weftline.tools.builtin.workplace import Workplace, errors_for_model
 from weftline.tools.contexts.base import FileBytes, FileTrouble
 from weftline.tools.workers import shared_workers
@@ -29,7 +29,7 @@ class Changing:
             if before is not None and before.complete and before.data == data:
                 FileMemory(context.state).wrote(before.path, data)
                 return prompts.no_change_needed(display_path(path))
-            real = await self._place.context.write_file(await self._place.handle(), meant(path), data)
+            real = await self._place.context.write_file(await self._place.handle(), parse_path(path), data)
         FileMemory(context.state).wrote(real, data)
         lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
         describe = prompts.created if before is None else prompts.updated
@@ -94,14 +94,14 @@ class Changing:
     async def content(self, path: str) -> FileBytes | None:
         """The file, or None if there is none."""
         try:
-            return await self._place.context.read_file(await self._place.handle(), meant(path))
+            return await self._place.context.read_file(await self._place.handle(), parse_path(path))
         except FileTrouble as trouble:
             if trouble.kind == "missing":
                 return None
             raise
 
     async def _editable(self, path: str, context: ToolContext) -> FileBytes:
-        file = await self._place.context.read_file(await self._place.handle(), meant(path))
+        file = await self._place.context.read_file(await self._place.handle(), parse_path(path))
         if not file.complete:
             raise FileTrouble("too_large", path)
         if self._require_read:

@@ -61,12 +61,12 @@ class ToolError(Exception):
     """A call from code failed: the code gets this name and the text of the result."""
 
 
-class _Asked(Struct):
+class _Request(Struct):
     code: str
     language: Language | None = None
 
 
-class _Made(Struct, eq=False):
+class _CallRecord(Struct, eq=False):
     """A call that the code made, and what has become of it."""
 
     function: CodeFunction
@@ -205,7 +205,7 @@ class CodeTool:
         return written
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        asked = msgspec.json.decode(args, type=_Asked)
+        asked = msgspec.json.decode(args, type=_Request)
         further = context.further
         assert further is not None
         calls = _Calls(self._functions, further)
@@ -234,7 +234,7 @@ class CodeTool:
             await calls.drop()
         if calls.diverged and result.error is None:
             return ToolOutput.of(calls.diverged, is_error=True)
-        return to_tool_output(result, unread if result.error is None else calls.made())
+        return to_tool_output(result, unread if result.error is None else calls.summaries())
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
@@ -245,14 +245,14 @@ class _Calls:
 
     def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
         self._further = further
-        self._made: list[_Made] = []
+        self._made: list[_CallRecord] = []
         self._open: set[asyncio.Task[object]] = set()
         """The calls without a result. They are not the sandbox's to cancel."""
         self.diverged = ""
         self.execution: CodeExecution | None = None
         self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
 
-    def made(self) -> list[str]:
+    def summaries(self) -> list[str]:
         return _listed(self._made)
 
     async def settled(self, open_calls: Sequence[int]) -> list[str]:
@@ -281,7 +281,7 @@ class _Calls:
         return call
 
     async def _call(self, function: CodeFunction, given: Sequence[object]) -> object:
-        made = _Made(function, "")
+        made = _CallRecord(function, "")
         self._made.append(made)
         try:
             written = written_args(function, given)
@@ -297,34 +297,34 @@ class _Calls:
             raise value
         return value
 
-    async def _ask(self, made: _Made, written: str) -> object:
+    async def _ask(self, record: _CallRecord, written: str) -> object:
         """The value of a call, or the `ToolError` that its code gets: there may be nobody left to catch it."""
         try:
-            output = await self._further.ask(made.function.tool, written)
+            output = await self._further.ask(record.function.tool, written)
         except Diverged as error:
             self.diverged = str(error)
             if self.execution is not None:
                 self.execution.terminate(str(error))
             return ToolError(str(error))
         except ToolFailed as error:
-            return _failed(made, str(error))
+            return _failed(record, str(error))
         value = value_of(output)
         if output.is_error:
-            return _failed(made, value if isinstance(value, str) else written_value(value))
-        made.outcome = prompts.CALL_OK
+            return _failed(record, value if isinstance(value, str) else written_value(value))
+        record.outcome = prompts.CALL_OK
         return value
 
 
-def _failed(made: _Made, problem: str) -> ToolError:
+def _failed(made: _CallRecord, problem: str) -> ToolError:
     made.outcome, made.problem = prompts.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
     return ToolError(problem)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[:max_chars] + "…"
 
 
-def _listed(made: Sequence[_Made]) -> list[str]:
+def _listed(made: Sequence[_CallRecord]) -> list[str]:
     """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
     lines = [prompts.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
     left_out = made[_FIRST_CALLS:-_LAST_CALLS]

@@ -20,9 +20,9 @@ from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
 from weftline.tools.builtin.editing import Edit
 from weftline.tools.builtin.file_memory import FileMemory
 from weftline.tools.builtin.matching import Matcher, installed_ripgrep
-from weftline.tools.builtin.paths import display_path, meant
+from weftline.tools.builtin.paths import display_path, parse_path
 from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
-from weftline.tools.builtin.searching import Found, Search, entry_line, inside, listed, made_glob
+from weftline.tools.builtin.searching import Match, Search, entry_line, inside, listed, parse_glob
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_the_loop, workplace
 from weftline.tools.contexts.base import ExecutionContext
 from weftline.tools.function import FunctionTool, tool
@@ -109,7 +109,7 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
         """
         wanted = checked_slice(offset, limit, max_bytes)
         async with errors_for_model():
-            file = await place.context.read_file(await place.handle(), meant(path))
+            file = await place.context.read_file(await place.handle(), parse_path(path))
         if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
             return prompts.binary_file(display_path(path), len(file.data), more=not file.complete)
         memory = FileMemory(context.state)
@@ -135,7 +135,7 @@ def _list_files(place: Workplace) -> Tool:
             offset: How many entries to leave out, to go on in a long list.
         """
         async with errors_for_model():
-            listing = await listed(place, meant(path), recursive=False, skip=())
+            listing = await listed(place, parse_path(path), recursive=False, skip=())
         lines = [entry_line(entry, listing.path) for entry in listing.entries]
         return _some(lines, offset, complete=listing.complete) if lines else prompts.EMPTY_DIRECTORY
 
@@ -152,9 +152,9 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
             path: The directory that the pattern starts in, relative to the working directory.
             offset: How many paths to leave out, to go on in a long list.
         """
-        wanted = made_glob(pattern)
+        wanted = parse_glob(pattern)
         async with errors_for_model():
-            listing = await listed(place, meant(path), recursive=True, skip=skip)
+            listing = await listed(place, parse_path(path), recursive=True, skip=skip)
         found = await shared_workers().run(
             lambda: [
                 display_path(entry.path) + ("/" if entry.kind == "directory" else "")
@@ -194,11 +194,11 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
                 raise ToolFailed(prompts.negative(name))
         matcher = Matcher(pattern, ignore_case=ignore_case, ripgrep=installed_ripgrep() if ripgrep else None)
         search = Search(place, matcher)
-        found: list[Found] = []
+        found: list[Match] = []
         more = False
         seen = 0
         async with errors_for_model():
-            async for match in search.lines(meant(path), glob=glob, skip=skip):
+            async for match in search.lines(parse_path(path), glob=glob, skip=skip):
                 seen += 1
                 if seen <= offset:
                     continue

@@ -24,7 +24,7 @@ def display_path(path: str) -> str:
     return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), path) + '"'
 
 
-def meant(text: str) -> str:
+def parse_path(text: str) -> str:
     """The path that `display_path` turns into `text`; the text itself if there is none."""
     if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
         return text

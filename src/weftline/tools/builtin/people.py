@@ -14,7 +14,7 @@ from weftline.tools.function import FunctionTool
 
 
 @dataclass
-class Further:
+class FollowUpQuestion:
     """Another question of the same call."""
 
     question: str
@@ -22,19 +22,19 @@ class Further:
     multiple: bool = False
 
 
-class _Asked(Struct):
+class _AskUserArgs(Struct):
     question: str
     options: list[str] | None = None
     multiple: bool = False
-    further: list[Further] | None = None
+    further: list[FollowUpQuestion] | None = None
 
 
-class _Presented(Struct):
+class _PresentPlanArgs(Struct):
     plan: str
 
 
-_decode_asked = Decoder(_Asked).decode
-_decode_presented = Decoder(_Presented).decode
+_decode_asked = Decoder(_AskUserArgs).decode
+_decode_presented = Decoder(_PresentPlanArgs).decode
 
 
 class _PeopleTool(FunctionTool[..., str]):
@@ -52,7 +52,7 @@ def _ask_user(
     question: str,
     options: list[str] | None = None,
     multiple: bool = False,
-    further: list[Further] | None = None,
+    further: list[FollowUpQuestion] | None = None,
 ) -> str:
     """Asks the user a question and waits for the answer. Ask only what you cannot find out yourself.
 

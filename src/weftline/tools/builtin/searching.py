@@ -25,7 +25,7 @@ _AT_ONCE = 16
 _MARKS: dict[FileKind, str] = {"directory": "/", "file": "", "link": " (link)", "other": " (special)"}
 
 
-class Found(Struct, frozen=True):
+class Match(Struct, frozen=True):
     """A line that matches."""
 
     path: str
@@ -37,7 +37,7 @@ class Found(Struct, frozen=True):
         return f"{display_path(self.path)}:{self.number}:{cut}"
 
 
-def made_glob(pattern: str) -> Glob:
+def parse_glob(pattern: str) -> Glob:
     try:
         return Glob(pattern)
     except BadGlob:
@@ -64,7 +64,7 @@ class Search:
         skipped = [prompts.large_files_skipped(self._too_large)] if self._too_large else []
         return [*self._left_out, *skipped]
 
-    async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Found]:
+    async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Match]:
         """The lines that match, in the order of paths and numbers."""
         batch = _Batch()
         async for name, text in self._texts(path, await self._paths(path, glob=glob, skip=skip)):
@@ -77,7 +77,7 @@ class Search:
             yield found
 
     async def _paths(self, path: str, *, glob: str, skip: Collection[str]) -> list[str]:
-        wanted = made_glob(glob if "/" in glob else f"**/{glob}") if glob else None
+        wanted = parse_glob(glob if "/" in glob else f"**/{glob}") if glob else None
         try:
             listing = await listed(self._place, path, recursive=True, skip=skip)
         except FileTrouble as trouble:
@@ -136,17 +136,17 @@ class _Batch:
         self._lines += text.count(b"\n") + 1
         self.size += len(text)
 
-    async def matching(self, matcher: Matcher) -> list[Found]:
+    async def matching(self, matcher: Matcher) -> list[Match]:
         if not self._texts:
             return []
-        found: list[Found] = []
+        found: list[Match] = []
         split: tuple[int, list[bytes]] = (-1, [])
         for number in await matcher.lines(b"\n".join(self._texts)):
             place = bisect_right(self._starts, number) - 1
             if split[0] != place:
                 split = (place, self._texts[place].split(b"\n"))
             line = number - self._starts[place]
-            found.append(Found(self._paths[place], line + 1, split[1][line].decode()))
+            found.append(Match(self._paths[place], line + 1, split[1][line].decode()))
         return found
 
 

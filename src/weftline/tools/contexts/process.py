@@ -1,6 +1,6 @@
 """Commands as processes of this machine, files below one of its directories.
 
-Files are confined (`contexts.beneath`); commands are not: they have the rights of the user that runs Weftline. What
+Files are confined (`rooted_files`); commands are not: they have the rights of the user that runs Weftline. What
 holds for them is that they see none of our environment, that they end in time, and that they leave nothing running:
 on Linux that includes processes which made a session of their own, unless they killed their supervisor first. Commands
 that are not trusted belong in `SandboxedContext`.
@@ -29,7 +29,7 @@ from weftline.tools.contexts.base import (
     Handle,
     Listing,
 )
-from weftline.tools.contexts.beneath import Beneath
+from weftline.tools.contexts.rooted_files import RootedFiles
 from weftline.tools.contexts.running import STOP_GRACE_S, Execution, Order
 from weftline.tools.workers import shared_workers
 
@@ -43,7 +43,7 @@ _CANNOT_RUN = 126
 class _Home:
     """What a handle stands for."""
 
-    def __init__(self, files: Beneath, env: Mapping[str, str], *, made: bool) -> None:
+    def __init__(self, files: RootedFiles, env: Mapping[str, str], *, made: bool) -> None:
         self.files = files
         self.env = env
         self.made = made
@@ -83,7 +83,7 @@ class ProcessContext:
     async def spawn(self, *, cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Handle:
         made = cwd is None
         root = tempfile.mkdtemp(prefix="weftline_context_") if cwd is None else cwd
-        files = Beneath(root, hard_links=self._hard_links)
+        files = RootedFiles(root, hard_links=self._hard_links)
         handle = Handle(f"{self.type}-{secrets.token_hex(6)}", self.type, files.root)
         self._homes[handle.id] = _Home(files, {**_environment(), **self._env, **(env or {})}, made=made)
         return handle

@@ -78,7 +78,7 @@ def caller_of(callers: Sequence[Caller]) -> Caller | None:
     return callers[0] if callers and len({one.run_id for one in callers}) == 1 else None
 
 
-class Asked(Struct, frozen=True):
+class Responders(Struct, frozen=True):
     """Who answers what servers ask. Where nobody does, questions are declined, and no model is offered at all."""
 
     on_elicit: OnElicit | Literal["ask"] | None = None

@@ -21,7 +21,7 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
-from weftline.tools.mcp.asking import Asked, Caller, caller_of
+from weftline.tools.mcp.asking import Caller, Responders, caller_of
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class McpPool:
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
         revision: Revision | None = None,
-        asked: Asked | None = None,
+        asked: Responders | None = None,
     ) -> None:
         """`asked` answers what servers ask; without it nobody does.
 
@@ -75,7 +75,7 @@ class McpPool:
         asked for the newest at once.
         """
         self.connect_s = connect_s
-        self._asked = asked or Asked()
+        self._asked = asked or Responders()
         self._credentials = credentials
         self._mode: ConnectMode = mode
         self._revision: Revision | None = revision
@@ -182,7 +182,7 @@ class Connection:
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
         may_change: bool = True,
-        asked: Asked,
+        asked: Responders,
     ) -> None:
         """`may_change` lets a server without `initialize` be asked for the newest revision."""
         loop = asyncio.get_running_loop()

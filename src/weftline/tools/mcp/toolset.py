@@ -18,7 +18,7 @@ from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.mcp.address import REVISIONS, TRANSPORTS, McpAddress, McpCommand, McpPlace, Revision, Transport
-from weftline.tools.mcp.asking import Asked, OnElicit, OnSample
+from weftline.tools.mcp.asking import OnElicit, OnSample, Responders
 from weftline.tools.mcp.forms import ServerQuestion
 from weftline.tools.mcp.pool import CONNECT_S, McpPool
 from weftline.tools.mcp.tools import McpEntry, McpTool, content_parts, list_tools, offered, resource_part, unavailable
@@ -129,7 +129,7 @@ def mcp(
         timeout_s=timeout_s,
         connect_s=connect_s or (START_S if isinstance(place, McpCommand) else CONNECT_S),
         revision=revision,
-        asked=Asked(None if on_elicit == "decline" else on_elicit, on_sample),
+        asked=Responders(None if on_elicit == "decline" else on_elicit, on_sample),
     )
 
 
@@ -148,7 +148,7 @@ def named_tools(
 class _Connected:
     """What an event loop has of a server; shared by the engines on it."""
 
-    def __init__(self, *, connect_s: float, revision: Revision | None, asked: Asked) -> None:
+    def __init__(self, *, connect_s: float, revision: Revision | None, asked: Responders) -> None:
         # The program names the address itself, so private ones are meant.
         self.dialer = Dialer(Egress("private"))
         self.pool = McpPool(self.dialer, connect_s=connect_s, revision=revision, asked=asked)
@@ -172,7 +172,7 @@ class McpServer:
         timeout_s: float | None,
         connect_s: float,
         revision: Revision | None,
-        asked: Asked,
+        asked: Responders,
     ) -> None:
         self.name = name
         self.prefix = f"{name}__"

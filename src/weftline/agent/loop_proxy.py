@@ -31,7 +31,7 @@ async def call(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any
     return await asyncio.wrap_future(future)
 
 
-class Elsewhere:
+class LoopProxy:
     """A runtime as another loop sees it: what it does, it does on its own loop."""
 
     def __init__(self, host: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -48,11 +48,11 @@ class Elsewhere:
 
         return forwarded
 
-    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> _FollowerElsewhere:
-        return _FollowerElsewhere(self._loop, partial(self._host.follow, key, run_id, after=after, workspace=workspace))
+    def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> _FollowerProxy:
+        return _FollowerProxy(self._loop, partial(self._host.follow, key, run_id, after=after, workspace=workspace))
 
 
-class _FollowerElsewhere:
+class _FollowerProxy:
     def __init__(self, loop: asyncio.AbstractEventLoop, follow: Callable[[], Follower]) -> None:
         self._loop = loop
         self._follow = follow

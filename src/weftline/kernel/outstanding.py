@@ -21,7 +21,7 @@ from weftline.kernel.state import (
 )
 
 
-def is_wanted(s: State, command: Command) -> bool:
+def is_outstanding(s: State, command: Command) -> bool:
     match command:
         case CallModel():
             return s.attempt.open and (command.turn, command.attempt) == (s.turn, s.attempt.number)

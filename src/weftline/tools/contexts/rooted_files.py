@@ -68,7 +68,7 @@ class _Place(NamedTuple):
         return "/".join((*self.names, self.name) if self.name is not None else self.names) or "."
 
 
-class Beneath:
+class RootedFiles:
     """The files below `root`. All methods block, and raise `FileTrouble`."""
 
     def __init__(self, root: str | os.PathLike[str], *, hard_links: bool = True) -> None:

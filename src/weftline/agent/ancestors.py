@@ -29,7 +29,7 @@ CHILD_POINTS: Final[dict[type[Point], type[Point]]] = {
 _DECISION = ("_blocked", "_answer", "_answered", "_ask")
 
 
-class Above:
+class Ancestors:
     """The runs above a child, the nearest first. A run that is nobody's child has none."""
 
     def __init__(self, listeners: Sequence[Listener] = (), *, child_id: str = "", depth: int = 0) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 
-class Rooms:
+class MemoryBudget:
     """A single thing may take all that its workspace has, however large it is: otherwise it could never be held."""
 
     def __init__(self, *, max_bytes: int, max_bytes_per_workspace: int) -> None:
@@ -25,14 +25,14 @@ class Rooms:
         """How many wait for room."""
         return len(self._waiting)
 
-    def hold(self, workspace: str, size: int) -> Room | None:
+    def hold(self, workspace: str, size: int) -> Reservation | None:
         """None if there is no room for so much."""
         if not self._fits(workspace, size):
             return None
         self._held[workspace] += size
-        return Room(self, workspace, size)
+        return Reservation(self, workspace, size)
 
-    async def wait_to_hold(self, workspace: str, size: int, *, wait_s: float) -> Room | None:
+    async def wait_to_hold(self, workspace: str, size: int, *, wait_s: float) -> Reservation | None:
         """Like `hold`, but waits for a while until there is room."""
         try:
             async with asyncio.timeout(wait_s):
@@ -66,12 +66,12 @@ class Rooms:
         return not held or held + size <= self._max_bytes
 
 
-class Room:
+class Reservation:
     """What one thing takes up; `free` must follow."""
 
     __slots__ = ("_all", "_size", "_workspace")
 
-    def __init__(self, rooms: Rooms, workspace: str, size: int) -> None:
+    def __init__(self, rooms: MemoryBudget, workspace: str, size: int) -> None:
         self._all = rooms
         self._workspace = workspace
         self._size = size

@@ -38,7 +38,7 @@ _THOROUGH_CHARS = 64 * 1024
 """In what is longer, a secret is found only as it is: the rest would hold up the event loop."""
 
 
-class DiscreetProvider:
+class RedactingProvider:
     """A provider whose answers do not contain these secrets. Everything else it offers is passed through."""
 
     def __init__(self, provider: Provider, secrets: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class DiscreetProvider:
         return self.inner.name
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
-        answer = _Answer(self._secrets, self._redactor)
+        answer = _RedactedAnswer(self._secrets, self._redactor)
         stream = self.inner.stream(request)
         try:
             async for chunks in stream:
@@ -87,7 +87,7 @@ class _Piece:
         self.visible = ""
 
 
-class _Answer:
+class _RedactedAnswer:
     """One answer. Text that may be the beginning of a secret waits for what follows it on its channel.
 
     Whatever comes in between waits behind it, so that everything keeps its place.

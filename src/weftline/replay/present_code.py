@@ -14,7 +14,7 @@ from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 
 
-class Known(Struct):
+class PresentCode(Struct):
     """`system` are the instructions of today's agent; unset if it makes them by code, or is not here."""
 
     toolbox: Toolbox = EMPTY
@@ -25,8 +25,8 @@ class Known(Struct):
     """The tools of the run's server that are not here."""
 
 
-class Today(Protocol):
-    async def open(self, plan: RunPlan, run: RunName) -> Known: ...
+class CodeSource(Protocol):
+    async def open(self, plan: RunPlan, run: RunName) -> PresentCode: ...
 
 
 class NoAgents:
@@ -37,12 +37,12 @@ class NoAgents:
         named = {**builtin_tools(), **(tools or {})}
         self._tools = ServerTools(named)
 
-    async def open(self, plan: RunPlan, run: RunName) -> Known:
+    async def open(self, plan: RunPlan, run: RunName) -> PresentCode:
         refs = [replace(ref, name=own_name(ref)) if isinstance(ref, ServerRef) else ref for ref in plan.tools]
         toolbox = await self._tools.open(replace(plan, tools=tuple(refs)), run=run)
         missing = missing_tools(plan, toolbox)
-        complete = plan.code is None and not missing and not has_tools_elsewhere(plan)
-        return Known(toolbox, complete=complete, missing=missing)
+        complete = plan.code is None and not missing and not has_remote_tools(plan)
+        return PresentCode(toolbox, complete=complete, missing=missing)
 
 
 def own_name(ref: ServerRef) -> str:
@@ -56,6 +56,6 @@ def missing_tools(plan: RunPlan, toolbox: Toolbox) -> tuple[str, ...]:
     return tuple([ref.name for ref in refs if toolbox.get(own_name(ref)) is None])
 
 
-def has_tools_elsewhere(plan: RunPlan) -> bool:
+def has_remote_tools(plan: RunPlan) -> bool:
     """Whether only other servers, or a store, could tell what tools the plan names."""
     return any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools)

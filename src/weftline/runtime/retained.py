@@ -9,12 +9,12 @@ from weftline.runtime.live import LiveRun
 
 KEEP_S = 5.0
 """How long a parked run stays in memory."""
-MAX_KEPT = 512
+MAX_RETAINED = 512
 _SWEEP_S = 0.1
 """The minimum between two looks at them: the remaining wait may round to nothing."""
 
 
-class KeptRuns:
+class RetainedRuns:
     def __init__(self, let_go: Callable[[LiveRun], None]) -> None:
         """`let_go` takes a run that was parked for long, with nothing of it on its way to the store."""
         self._let_go = let_go
@@ -41,7 +41,7 @@ class KeptRuns:
             self._timer.cancel()
 
     def sweep_if_full(self) -> None:
-        if len(self._runs) > MAX_KEPT and not self._sweeping_soon:
+        if len(self._runs) > MAX_RETAINED and not self._sweeping_soon:
             # Not right here: a commit may be half announced, and its runs are not idle before that.
             self._sweeping_soon = True
             self._loop.call_soon(self._sweep_soon)
@@ -60,7 +60,7 @@ class KeptRuns:
             self._timer = None
         now = self._loop.time()
         for run in list(self._runs.values()):
-            if len(self._runs) <= MAX_KEPT and run.touched_s > now - KEEP_S:
+            if len(self._runs) <= MAX_RETAINED and run.touched_s > now - KEEP_S:
                 break
             self._runs.pop(run.key, None)
             if run.log.idle:

@@ -9,13 +9,13 @@ from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.memory import MemoryStore
 
-MAX_KEPT = 64
+MAX_RETAINED = 64
 _STARTED = KIND[CallStarted]
 _MANY = 2**31 - 1
 
 
-class KeptRuns:
-    """The last `MAX_KEPT` of them, each with the runs below it."""
+class RetainedRuns:
+    """The last `MAX_RETAINED` of them, each with the runs below it."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class KeptRuns:
 
     async def add(self, host: EmbeddedEngine, key: int) -> None:
         self._keys.append(key)
-        if len(self._keys) > MAX_KEPT:
+        if len(self._keys) > MAX_RETAINED:
             for old in await _with_children(host, self._keys.popleft()):
                 self._store.remove_run(old)
 

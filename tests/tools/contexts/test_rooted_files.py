@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.tools.contexts.base import FileTrouble, Trouble
-from weftline.tools.contexts.beneath import Beneath
+from weftline.tools.contexts.rooted_files import RootedFiles
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
-def read_trouble(files: Beneath, path: str) -> Trouble | None:
+def read_trouble(files: RootedFiles, path: str) -> Trouble | None:
     try:
         files.read(path)
     except FileTrouble as trouble:
@@ -36,7 +36,7 @@ def read_trouble(files: Beneath, path: str) -> Trouble | None:
     return None
 
 
-def write_trouble(files: Beneath, path: str) -> Trouble | None:
+def write_trouble(files: RootedFiles, path: str) -> Trouble | None:
     try:
         files.write(path, b"overwritten")
     except FileTrouble as trouble:
@@ -67,7 +67,7 @@ def test_what_is_outside_is_neither_read_nor_written(root: Path, path: str) -> N
     (root / "environ").symlink_to("/proc/self/environ")
     before = everything(root.parent)
     path = path.format(root=root, parent=root.parent)
-    files = Beneath(root)
+    files = RootedFiles(root)
     assert read_trouble(files, path) in ("outside", "missing", "not_directory")
     assert write_trouble(files, path) == "outside" or path.startswith("file/")
     assert everything(root.parent) == before
@@ -78,7 +78,7 @@ def test_links_and_absolute_paths_that_stay_inside_are_followed(root: Path) -> N
     (root / "folder").mkdir()
     (root / "folder" / "link").symlink_to("../file")
     (root / "home").symlink_to(root)
-    files = Beneath(root)
+    files = RootedFiles(root)
     for path in (
         "folder/link",
         "home/folder/link",
@@ -97,23 +97,26 @@ def test_links_in_a_circle_end(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     (root / "self").symlink_to("self/x")
-    files = Beneath(root)
+    files = RootedFiles(root)
     assert {read_trouble(files, path) for path in ("a", "b", "self", "a/x")} == {"failed"}
 
 
 def test_pipes_sockets_and_devices_are_refused_at_once(root: Path) -> None:
     os.mkfifo(root / "pipe")
-    files = Beneath(root)
+    files = RootedFiles(root)
     assert (read_trouble(files, "pipe"), write_trouble(files, "pipe")) == ("special", "special")
-    assert (read_trouble(Beneath("/dev"), "zero"), write_trouble(Beneath("/dev"), "null")) == ("special", "special")
+    assert (read_trouble(RootedFiles("/dev"), "zero"), write_trouble(RootedFiles("/dev"), "null")) == (
+        "special",
+        "special",
+    )
 
 
 def test_writing_to_a_hard_link_leaves_the_file_outside_alone(root: Path) -> None:
     os.link(root.parent / "secret", root / "linked")
-    assert Beneath(root).read("linked").data == b"secret"
-    strict = Beneath(root, hard_links=False)
+    assert RootedFiles(root).read("linked").data == b"secret"
+    strict = RootedFiles(root, hard_links=False)
     assert (read_trouble(strict, "linked"), write_trouble(strict, "linked")) == ("linked", "linked")
-    Beneath(root).write("linked", b"mine")
+    RootedFiles(root).write("linked", b"mine")
     assert (root.parent / "secret").read_bytes() == b"secret"
     assert (root / "linked").read_bytes() == b"mine"
 
@@ -121,14 +124,14 @@ def test_writing_to_a_hard_link_leaves_the_file_outside_alone(root: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is allowed to root")
 def test_what_may_not_be_read_or_written_is_told(root: Path) -> None:
     (root / "file").chmod(0)
-    assert read_trouble(Beneath(root), "file") == "denied"
+    assert read_trouble(RootedFiles(root), "file") == "denied"
     (root / "file").chmod(0o444)
-    assert write_trouble(Beneath(root), "file") == "denied"
+    assert write_trouble(RootedFiles(root), "file") == "denied"
     assert (root / "file").read_bytes() == b"inside"
 
 
 def test_names_of_any_bytes_can_be_used(root: Path) -> None:
-    files = Beneath(root)
+    files = RootedFiles(root)
     name = os.fsdecode(b"\xff\xfe caf\xe9")
     assert files.write(name, b"x") == name
     assert files.read(name).data == b"x"
@@ -140,7 +143,7 @@ def test_names_of_any_bytes_can_be_used(root: Path) -> None:
 
 
 def test_a_deep_tree_and_a_full_directory_are_cut_off(root: Path) -> None:
-    files = Beneath(root)
+    files = RootedFiles(root)
     place = root
     for _ in range(120):
         place = place / "d"
@@ -155,8 +158,8 @@ def test_a_deep_tree_and_a_full_directory_are_cut_off(root: Path) -> None:
 
 def test_a_failed_write_leaves_no_draft_behind(root: Path) -> None:
     (root / "folder").mkdir()
-    assert write_trouble(Beneath(root), "folder") == "directory"
-    assert write_trouble(Beneath(root), "x" * 300) == "failed"
+    assert write_trouble(RootedFiles(root), "folder") == "directory"
+    assert write_trouble(RootedFiles(root), "x" * 300) == "failed"
     assert sorted(path.name for path in root.iterdir()) == ["file", "folder"]
 
 
@@ -179,7 +182,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(root: Path) -> Non
     (outside / "file").write_bytes(b"secret")
     (root / "d").mkdir()
     (root / "d" / "file").write_bytes(b"inside")
-    files = Beneath(root)
+    files = RootedFiles(root)
     read: set[bytes] = set()
     with subprocess.Popen([sys.executable, "-IS", "-c", SWAP, root, outside], stdout=subprocess.PIPE) as swapper:
         assert swapper.stdout is not None
@@ -210,7 +213,7 @@ def test_a_file_that_is_swapped_for_a_pipe_does_not_hold_us(root: Path) -> None:
             os.replace(root / "f", root / "it")
 
     (root / "it").write_bytes(b"x")
-    files = Beneath(root)
+    files = RootedFiles(root)
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
@@ -240,7 +243,7 @@ def test_what_is_read_is_always_inside(
         if target and not (root / name).is_symlink():
             (root / name).symlink_to(target)
     path = path.lstrip("/")
-    files = Beneath(root)
+    files = RootedFiles(root)
     trouble = read_trouble(files, path)
     if trouble is None:
         assert files.read(path).data == b"inside"

@@ -28,7 +28,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
-from weftline.providers.discreet import DiscreetProvider
+from weftline.providers.redacting import RedactingProvider
 from weftline.redaction import REDACTED
 
 KEY = "sk-sk-Abc123+/def"
@@ -58,10 +58,10 @@ class Parrot:
 
 
 async def answered(*reads: Sequence[Chunk]) -> Assembler:
-    return await collect(DiscreetProvider(Parrot(*reads), [KEY]), ModelRequest("m", [User.of("hi")]))
+    return await collect(RedactingProvider(Parrot(*reads), [KEY]), ModelRequest("m", [User.of("hi")]))
 
 
-async def fed(assembler: Assembler, provider: DiscreetProvider) -> None:
+async def fed(assembler: Assembler, provider: RedactingProvider) -> None:
     async for chunks in provider.stream(ModelRequest("m", [])):
         assembler.feed(chunks)
 
@@ -101,7 +101,7 @@ async def test_text_that_only_looks_like_a_key_keeps_its_place() -> None:
     chunks: list[Chunk] = [TextDelta("It asks"), *call, TextDelta("k- me"), Finish("x")]
     assert KEY.startswith("sk-")
     shown = [
-        chunk async for read in DiscreetProvider(Parrot(chunks), [KEY]).stream(ModelRequest("m", [])) for chunk in read
+        chunk async for read in RedactingProvider(Parrot(chunks), [KEY]).stream(ModelRequest("m", [])) for chunk in read
     ]
     assert shown == [TextDelta("It ask"), TextDelta("s"), *call, TextDelta("k- me"), Finish("x")]
 
@@ -125,7 +125,7 @@ async def test_a_key_is_blacked_out_of_calls() -> None:
 async def test_what_is_held_when_an_answer_breaks_off_is_shown_unless_it_is_most_of_a_key() -> None:
     for end, shown in ((KEY[:4], KEY[:4]), (KEY[:-1], REDACTED)):
         assembler = Assembler("parrot")
-        stream = DiscreetProvider(Parrot([TextDelta(f"x {end}")], error=ProviderError("server", "gone")), [KEY])
+        stream = RedactingProvider(Parrot([TextDelta(f"x {end}")], error=ProviderError("server", "gone")), [KEY])
         with pytest.raises(ProviderError):
             await fed(assembler, stream)
         assert assembler.text == f"x {shown}"
@@ -147,6 +147,6 @@ async def test_text_without_the_key_arrives_as_it_was(pieces: list[str]) -> None
 
 
 def test_everything_else_is_passed_through() -> None:
-    provider: Any = DiscreetProvider(Parrot(), [KEY])
+    provider: Any = RedactingProvider(Parrot(), [KEY])
     assert provider.name == "parrot" and provider.extra == 7 and [one.vendor_id for one in provider.models()] == ["m"]
     assert not hasattr(provider, "nothing")
