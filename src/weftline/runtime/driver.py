@@ -46,6 +46,7 @@ from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.trace_context import incoming_traceparent
 from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
+        incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
             if run.log.state.ended or run.gone:
@@ -214,8 +216,13 @@ class Driver:
             raise
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
+    def note(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
+        """Appends observations to a run that may not be driven: its row is this process's with the first of them."""
+        self.take_over(run)
+        self._log.observe(run, kind, encoded)
+
     def take_over(self, run: LiveRun) -> None:
-        """Before the first fact of this process: says that nobody was there since the latest one of another."""
+        """Before the first entry of this process: says that nobody was there since the latest one of another."""
         if run.log.taken_over:
             run.log.taken_over = False
             if run.log.state.keeps_time:

@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
-from weftline.kernel.notes import CHILD_NOTE
 from weftline.kernel.policy import CapReached
 from weftline.plan import RunPlan
-from weftline.runtime import ids, lineage
+from weftline.runtime import ids
 from weftline.runtime.behind import BehindRuns
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
@@ -29,7 +29,7 @@ from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.lineage import Lineage
+from weftline.runtime.lineage import Lineage, note_calls
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
@@ -84,6 +84,8 @@ class Residents:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_ended: Callable[[], None] | None = None
         """Called after a commit that ended a run, or asked people something."""
+        self.on_unopened_end: Callable[[LiveRun], None] | None = None
+        """Called after a commit that ended a run whose tools were not needed here."""
         self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
@@ -91,7 +93,7 @@ class Residents:
         self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
-        self.driver.on_calls = self._count_calls
+        self.driver.on_calls = partial(note_calls, self._runs, self.driver.note)
 
     @property
     def stopping(self) -> bool:
@@ -486,6 +488,8 @@ class Residents:
                 last = heads[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
+            elif toolbox is None and self.on_unopened_end is not None:
+                self.on_unopened_end(run)
             if not run.active and run.log.idle:
                 self._forget(run)
 
@@ -575,16 +579,6 @@ class Residents:
         if accepts(run.state, fact.head):
             with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
                 self.append(run, (fact,))
-
-    def _count_calls(self, run: LiveRun) -> None:
-        """Has the log of a child's parent say how many calls the child has asked for. They are in one transaction, as a
-        rule; a parent is in memory as long as its children are.
-        """
-        parent = None if run.parent is None else self._runs.get(run.parent)
-        if parent is None or parent.gone or parent.state.ended or (note := lineage.calls_of(run, parent)) is None:
-            return
-        self.driver.take_over(parent)  # before the row is this process's
-        self.log.observe(parent, CHILD_NOTE, [note])
 
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)
