@@ -96,7 +96,7 @@ class Server:
         self._outside: set[asyncio.Task[Any]] = set()
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self.beside: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
+        self.companion: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
         """What a process does besides driving runs."""
         self._besides: asyncio.Task[None] | None = None
         self.life = new_life(0)
@@ -149,8 +149,8 @@ class Server:
             touched = after.get(key) != row and not (row.due_at is not None and row.due_at <= now)
             require("C7", not touched, f"run {key} was parked as {row} and a start made it {after.get(key)}")
         self.engine = engine
-        if self.beside is not None:
-            self._besides = self._inside(self.beside(engine, store))
+        if self.companion is not None:
+            self._besides = self._inside(self.companion(engine, store))
         self._up.set()
 
     def crash(self, why: str) -> None:
