@@ -47,6 +47,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.trace_context import incoming_traceparent
 from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
+        incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
             if run.log.state.ended or run.gone:
