@@ -1,6 +1,6 @@
 """The policy of one run, in the library and over HTTP, field by field.
 
-It takes the place of its agent's where it is tighter. A looser one does not: that is decided in docs/policies.md.
+It takes the place of its agent's. Over HTTP that is for those who may change the agent: see docs/policies.md.
 """
 
 from __future__ import annotations
@@ -56,6 +56,20 @@ FIELDS: list[tuple[str, Any, Any, str, Any, Any, Any]] = [
     ("interrupts_allowed", None, False, "interruptsAllowed", None, False, {}),
 ]
 
+LOOSER: dict[str, list[Any]] = {
+    "restrict_to_tool": ["other"],
+    "restrictToTool": ["other"],
+    "allowed_tags": [["a", "b"], []],
+    "allowedTags": [["a", "b"], []],
+    "denied_tags": [["b"], []],
+    "deniedTags": [["b"], []],
+    "tag_clauses": [[TagClause(("c",))], []],
+    "tagClauses": [[{"allowedAny": ["c"]}], []],
+    "interrupts_allowed": [True],
+    "interruptsAllowed": [True],
+}
+"""Of fields that an agent need not have: what takes the place of the value above."""
+
 
 def library(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
     agent = Agent("m", policy=None if agents is None else Policy(**agents))
@@ -65,7 +79,7 @@ def library(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits
 def http(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
     above = {} if agents is None else {"policy": agents}
     body = parse_run(encode({"prompt": "x"} | ({} if own is None else {"policy": own})))
-    return plan_from_spec(agent_spec_merge(encode(above), body.spec)).limits
+    return plan_from_spec(agent_spec_merge(encode(above), body.spec, replaces=True)).limits
 
 
 @pytest.mark.requirement("run.policy.overrides")
@@ -76,6 +90,11 @@ async def test_a_run_has_a_policy_of_its_own_which_is_fixed_when_it_starts(tmp_p
             found = limits_of(None if above is None else {key: above}, {key: value})
             assert found.policy == rule, key
             assert found.interrupts_allowed is (name != "interrupts_allowed"), key
+            # The other way round, too: the run's value is taken, not the tighter one.
+            for looser in [above] if above is not None else LOOSER.get(key, []):
+                other = limits_of({key: value}, {key: looser})
+                want = limits_of(None, {key: looser})
+                assert (other.policy, other.interrupts_allowed) == (want.policy, want.interrupts_allowed), key
             # What is left out, None or zero leaves the agent's value.
             tight = limits_of({key: value}, None)
             assert (tight.policy, tight.interrupts_allowed) == (found.policy, found.interrupts_allowed), key

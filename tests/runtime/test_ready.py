@@ -14,7 +14,7 @@ from weftline import Agent, Engine
 from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.plan import LocalRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import UnderWay
+from weftline.store.base import DueRun
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel
 from weftline.tools.base import ToolOutput
@@ -33,7 +33,7 @@ class SlowLog(MoodyLog):
         """What is under way is told when it is set."""
         self.broken = False
 
-    async def under_way(self, *, after: int, limit: int) -> Sequence[UnderWay]:
+    async def under_way(self, *, after: int, limit: int) -> Sequence[DueRun]:
         self.looked.set()
         await self.look.wait()
         if self.broken:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+
+from weftline.cli.admin import administer
+from weftline.testing import ServerProcess
 
 from .kit import Api, check_error, local_tool, of_type
 
@@ -20,6 +24,26 @@ async def test_a_run_that_reaches_its_cap_says_so_on_its_last_event_and_its_snap
     assert (frames[-1]["subtype"], frames[-1]["terminationReason"]) == ("success", "tool_cap")
     snapshot = (await api.get(f"agent-runs/{run}")).json
     assert (snapshot["status"], snapshot["reason"]) == ("succeeded", "tool_cap")
+
+
+@pytest.mark.requirement("run.policy.overrides")
+async def test_whoever_may_change_an_agent_may_have_another_policy_for_a_run_and_others_a_tighter_one(
+    api: Api, server: ServerProcess
+) -> None:
+    spec = {"modelId": "scripted:greedy", "tools": [ECHO], "policy": {"maxToolCalls": 3, "timeBudgetMs": 60_000}}
+    agent = (await api.post("agents", {"name": "Held", "slug": "held", "spec": spec})).json["id"]
+    _, secret = await asyncio.to_thread(administer, server.db, "keys.create", workspace=api.slug, agents=[agent])
+    narrow = Api(api.http, api.url, api.slug, secret)
+
+    async def ends(as_: Api, most: int) -> str | None:
+        policy = {"maxToolCalls": most, "timeBudgetMs": 0, "toolTimeoutMs": None}
+        body = {"agentId": agent, "prompt": "x", "policy": policy}
+        run = (await as_.post("agent-runs", body)).json["runId"]
+        await as_.events(run)
+        return (await as_.get(f"agent-runs/{run}")).json["reason"]
+
+    assert [await ends(api, 9), await ends(narrow, 9)] == [None, "tool_cap"]
+    assert [await ends(api, 2), await ends(narrow, 2)] == ["tool_cap", "tool_cap"]
 
 
 @pytest.mark.parametrize(

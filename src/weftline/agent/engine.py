@@ -231,6 +231,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
         if host is not None:
+            await self._tools.notified()
             try:
                 await host.stop(drain_s=self._drain_s)
             finally:

@@ -57,7 +57,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     settings: Settings
     limits: Limits
     policy: Policy
-    """As far as it is tighter than the agent's."""
+    """Value by value in place of the agent's."""
     budget: Budget
     """As far as it is tighter than the agent's."""
     behavior: Behavior

@@ -2,14 +2,15 @@
 
     Agent(…, policy=Policy(max_tool_calls=20, time_budget_s=60, denied_tags=["costly"]))
 
-A run's own policy can only be tighter than its agent's. The engine is code of the agent's: it is asked once about the
-calls of each turn, before any of them begins.
+A run's own policy takes the place of its agent's, value by value. The engine is code of the agent's: it is asked once
+about the calls of each turn, before any of them begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from weftline.agent.context import RunInfo
@@ -18,6 +19,7 @@ from weftline.kernel.policy import PolicyRule, TagClause
 
 _COUNTS: Final = ("max_tool_calls", "per_turn_max_tool_calls", "max_consecutive_failed_tool_calls")
 _SECONDS: Final = ("time_budget_s", "plan_timeout_s", "tool_timeout_s", "finalizer_grace_s")
+_NUMBERS: Final = frozenset({*_COUNTS, *_SECONDS, "per_tool_timeout_s"})
 _TAGS: Final = ("allowed_tags", "denied_tags")
 # The bounds of a spec over HTTP: see `weftline.wire.policy_model`.
 _MAX_COUNT: Final = 2**31 - 1
@@ -115,15 +117,25 @@ _NO_RULE: Final = PolicyRule()
 
 
 def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple[PolicyRule | None, bool]:
-    """What a run goes by, and whether it may be interrupted: its own policy within its agent's."""
+    """What a run goes by, and whether it may be interrupted: its own policy in place of its agent's."""
     check_policy(own)
-    rule = None if agents is None else agents.rule
-    if own is not None and own.rule is not None:
-        rule = own.rule.within(rule)
+    policy = own if agents is None else agents if own is None else _over(own, agents)
+    rule = None if policy is None else policy.rule
     if engine:
         rule = PolicyRule(engine=True).within(rule)
-    interrupts = all(one is None or one.interrupts_allowed is not False for one in (own, agents))
-    return rule, interrupts
+    return rule, policy is None or policy.interrupts_allowed is not False
+
+
+def _over(own: Policy, agents: Policy) -> Policy:
+    """Value by value: None, and a count or a time of 0, leaves the agent's."""
+    merged = copy(agents)
+    for one in fields(Policy):
+        value = getattr(own, one.name)
+        if one.name == "per_tool_timeout_s" and own.per_tool_timeout_s is not None:
+            value = {tool: seconds for tool, seconds in own.per_tool_timeout_s.items() if seconds}
+        if value is not None and (value or one.name not in _NUMBERS):
+            object.__setattr__(merged, one.name, value)
+    return merged
 
 
 def _check_seconds(name: str, value: object) -> None:

@@ -78,7 +78,7 @@ _NO_CALLS = Batch()
 
 def evolve(state: State, head: Fact, at: int) -> State:
     """The state after one more fact, logged at the time `at`."""
-    if state.ended:
+    if state.step == "ended":
         return _broken(state, "a fact after the terminal entry")
     after = FOLDS[type(head)](state, head, at)
     if state.budget.holds:

@@ -121,13 +121,13 @@ class _Use:
 
 class Ledger:
     def __init__(self) -> None:
-        self._limits: dict[str, tuple[SetLimit, ...]] = {}
+        self.limits_set: dict[str, tuple[SetLimit, ...]] = {}
         self._use: dict[str, _Use] = {}
 
     @property
     def active(self) -> bool:
         """Whether any workspace, agent or thread has a limit."""
-        return bool(self._limits)
+        return bool(self.limits_set)
 
     async def open(self, records: Database) -> None:
         """Takes over what the process before has left."""
@@ -140,11 +140,11 @@ class Ledger:
         found: dict[str, tuple[SetLimit, ...]] = {}
         for one in await records.read(budgets.limits()):
             found[one.account] = (*found.get(one.account, ()), one)
-        self._limits = found
+        self.limits_set = found
 
     def limits(self, account: str, rules: Mapping[str, BudgetRule]) -> Sequence[Limit]:
         """Those that were set, before those that a run brought along."""
-        found = self._limits.get(account)
+        found = self.limits_set.get(account)
         if found is None:
             rule = rules.get(account)
             return () if rule is None else limits_of(rule)
@@ -206,7 +206,7 @@ class Ledger:
     @property
     def workspaces(self) -> set[int]:
         """Those with limits of their own."""
-        return {limit.workspace for limits in self._limits.values() for limit in limits}
+        return {limit.workspace for limits in self.limits_set.values() for limit in limits}
 
     def is_raised(self, refused: BudgetRefused, rules: Mapping[str, BudgetRule]) -> bool:
         """Whether there is more now than when a call did not fit, or no limit any more."""
@@ -217,7 +217,7 @@ class Ledger:
 
     def setter(self, refused: BudgetRefused) -> str:
         """Who set the limit that a call did not fit, as it is now; "" if nobody did."""
-        set_ones = [one for one in self._limits.get(refused.on, ()) if one.unit == refused.unit]
+        set_ones = [one for one in self.limits_set.get(refused.on, ()) if one.unit == refused.unit]
         return set_ones[0].set_by if set_ones else ""
 
     def time_left_us(
@@ -245,7 +245,7 @@ class Ledger:
 
     def limited(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> Accounts:
         """Those with limits, which a call is booked on."""
-        return tuple([account for account in accounts if account in rules or account in self._limits])
+        return tuple([account for account in accounts if account in rules or account in self.limits_set])
 
     def add(self, bookings: Iterable[Booking]) -> None:
         for one in bookings:
@@ -317,7 +317,7 @@ class Account:
     @property
     def active(self) -> bool:
         """Whether there may be a limit above the run's calls."""
-        return bool(self.rules) or self.ledger.active
+        return bool(self.rules or self.ledger.limits_set)
 
     def within(self, limit_s: float, *, at: int, final: bool = False) -> float:
         """How long a call may take that has `limit_s` otherwise: seconds are not reserved, but bound it."""

@@ -47,6 +47,7 @@ from weftline.runtime.step import Step, take_in, thread_end
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
+from weftline.trace_context import incoming_traceparent
 from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
@@ -115,16 +116,17 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
+        incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
-            if run.state.ended or run.gone:
+            if run.log.state.ended or run.gone:
                 return
             code = (work.toolbox or EMPTY).code
-            if code is not None and run.state.step in ("batch", "answered"):
-                batch = run.state.batch
+            if code is not None and run.log.state.step in ("batch", "answered"):
+                batch = run.log.state.batch
                 own = batch.own
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
-                code.carry_on(run.state.turn - 1, calls=len(own), unclosed=unclosed)
+                code.carry_on(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
             if code is not None:
                 for kind, encoded in code.taken_notes():  # what rendering its instructions left
@@ -132,17 +134,17 @@ class Driver:
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
                 if code is not None:
-                    decided_on = run.state
+                    decided_on = run.log.state
                     await self._notify_code(run, code)
                     if run.gone or self.stopping:
                         break
-                    if run.state is not decided_on:  # a call has ended, say: it must not be carried out again
+                    if run.log.state is not decided_on:  # a call has ended, say: it must not be carried out again
                         commands = self.advance(run)
                         continue
                 # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
-                alone = not driving.tasks and driving.due_at is None and not run.state.questions.open
+                alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
-                    facts = await self._outcome(run, commands[0], run.state)
+                    facts = await self._outcome(run, commands[0], run.log.state)
                     commands = () if run.gone else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
@@ -172,7 +174,7 @@ class Driver:
         """Tells the agent's code what happened, and writes down what it wants to be remembered."""
         conversation = run.work.conversation
         await code.happened(run.driving.taken_facts(), messages=conversation.messages)
-        if conversation.unsaved and not run.gone and not run.state.ended:
+        if conversation.unsaved and not run.gone and not run.log.state.ended:
             changes = conversation.changes()
             if changes is not UNSET:
                 self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
@@ -206,7 +208,7 @@ class Driver:
             return
         self.take_over(run)
         at = self._services.clock.now_us()
-        state = run.state
+        state = run.log.state
         try:
             for draft in facts:
                 state = take_in(state, run.work, draft, at=at)
@@ -219,13 +221,13 @@ class Driver:
         """Before the first fact of this process: says that nobody was there since the latest one of another."""
         if run.log.taken_over:
             run.log.taken_over = False
-            if run.state.keeps_time:
+            if run.log.state.keeps_time:
                 self.record(run, (Draft(RunUnattended()),))
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         if run.work.toolbox is not None and run.work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
-        if state.ended and self._services.public_errors:
+        if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = run.work.account
         bookings = account.taken() if account is not None else ()
@@ -240,16 +242,16 @@ class Driver:
 
         While stopping, only decisions that end a run are made.
         """
-        state = run.state
+        state = run.log.state
         if self.stopping and not (state.control.cancel or state.broken):
             self.record(run, facts)
-            run.log.due_at = None if run.state.ended else 0
+            run.log.due_at = None if run.log.state.ended else 0
             return ()
         if run.driving.cut is Cut.BEGUN:
             self.record(run, facts)
             return ()
         self.take_over(run)
-        state = run.state
+        state = run.log.state
         at = self._services.clock.now_us()
         try:
             result = self._step(state, run.work, facts, at=at)
@@ -269,13 +271,13 @@ class Driver:
     async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
         """Carries out several commands at the same time, until one of them is done or the run is poked."""
         driving = run.driving
-        if run.state.policy.reached:
+        if run.log.state.policy.reached:
             self._drop_unwanted(run)
         driving.wake = asyncio.get_running_loop().create_future()
         for command in commands:
             key = _key(command)
             if key not in driving.tasks:
-                task = asyncio.create_task(self._do(run, command, run.state), name=f"{run.id} {key}")
+                task = asyncio.create_task(self._do(run, command, run.log.state), name=f"{run.id} {key}")
                 driving.tasks[key] = task
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
@@ -296,7 +298,7 @@ class Driver:
         driver leaves."""
         driving = run.driving
         for key, task in list(driving.tasks.items()):
-            if not is_outstanding(run.state, driving.commands[key]):
+            if not is_outstanding(run.log.state, driving.commands[key]):
                 del driving.tasks[key], driving.commands[key]
                 driving.dropped.add(task)
                 task.add_done_callback(driving.dropped.discard)
@@ -334,13 +336,13 @@ class Driver:
 
     def abandon(self, run: LiveRun) -> None:
         """Records the cost of a model call that refuses to be cancelled."""
-        attempt = run.state.attempt
+        attempt = run.log.state.attempt
         if attempt.open and run.work.answering:
-            asking = CallModel(run.state.turn, attempt.number, choice=attempt.choice)
+            asking = CallModel(run.log.state.turn, attempt.number, choice=attempt.choice)
             self._record_abandoned(run, asking, goes_on=True)
 
     def _record_abandoned(self, run: LiveRun, command: CallModel, *, goes_on: bool = False) -> None:
-        draft = abandoned(command, run.work, estimate=run.state.attempt.estimate, goes_on=goes_on)
+        draft = abandoned(command, run.work, estimate=run.log.state.attempt.estimate, goes_on=goes_on)
         self.record(run, self._accepted(run, Outcome(draft)))
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
@@ -349,7 +351,7 @@ class Driver:
             self._fire_if_due(run)
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
-        if run.gone or not accepts(run.state, draft.head, attempt=outcome.attempt):
+        if run.gone or not accepts(run.log.state, draft.head, attempt=outcome.attempt):
             return ()
         for kind, encoded in outcome.notes:
             self._log.observe(run, kind, encoded)
@@ -359,16 +361,16 @@ class Driver:
     def _fire_if_due(self, run: LiveRun) -> None:
         """So that nothing begins after the time of a run is up, however late its timer is."""
         at = self._services.clock.now_us()
-        if policies.is_due(run.state, at):
+        if policies.is_due(run.log.state, at):
             self.record(run, (Draft(TimerFired(at)),))
 
     def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:
         head = draft.head
         assert isinstance(head, CallStarted)
-        above = run.state.parent
+        above = run.log.state.parent
         root = run.work.run_id if above is None else above.root or above.run
         accounts, rules = ((), {}) if run.work.account is None else run.work.account.above_child()
-        parent = Parent(run.work.run_id, head.turn, head.index, run.state.depth + 1, root, accounts, rules)
+        parent = Parent(run.work.run_id, head.turn, head.index, run.log.state.depth + 1, root, accounts, rules)
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
 
@@ -388,7 +390,7 @@ class RunSink:
         self._log = log
         self._run = run
         self._ask = ask
-        self._attempt = run.state.totals.attempts
+        self._attempt = run.log.state.totals.attempts
 
     async def permit(self) -> None:
         """A model may be asked once the outcome of the previous attempt is durable and the store accepts writes.
@@ -405,7 +407,7 @@ class RunSink:
         self._log.observe(self._run, kind, encoded)
 
     def wanted(self) -> bool:
-        state = self._run.state
+        state = self._run.log.state
         asking = state.attempt.open or state.compaction.open
         return not self._run.gone and asking and state.totals.attempts == self._attempt
 
@@ -419,10 +421,10 @@ class RunSink:
 def _is_finishing(run: LiveRun) -> bool:
     """Whether a paused run still has something under way. The log may not say so: nothing records that a gate is
     being asked, and one that is cut off would be asked again."""
-    if not run.state.control.paused or run.state.ended:
+    if not run.log.state.control.paused or run.log.state.ended:
         return False
     # What asks for others waits for a resume if those do.
-    return any(not (key[1] in run.work.hosts and run.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+    return any(not (key[1] in run.work.hosts and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
@@ -434,7 +436,7 @@ def _asks(head: Fact) -> bool:
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:
-    return isinstance(command, RunTool) and run.state.batch.calls[command.index].host
+    return isinstance(command, RunTool) and run.log.state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:

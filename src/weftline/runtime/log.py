@@ -167,7 +167,7 @@ class Log:
             log.drafts += drafts
         log.state = state
         log.next_seq += len(drafts)
-        if state.ended:
+        if log.ended_at is not None:
             log.due_at = None
             write.thread_end = thread_end
             account = run.work.account

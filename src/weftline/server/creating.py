@@ -85,14 +85,27 @@ async def create_run(
     """Creates the run that a request's body describes."""
     body = await parsed(parse_run, raw)
     warnings = warn(body.unknown)
-    run_id = await create_checked(app, principal, body, requested_by=principal.who, idempotency=idempotency)
+    run_id = await create_checked(
+        app,
+        principal,
+        body,
+        requested_by=principal.who,
+        idempotency=idempotency,
+        replaces=principal.may_change_agents,
+    )
     return Created(run_id, warnings)
 
 
 async def create_checked(
-    app: CreatingHost, caller: Caller, body: RunBody, *, requested_by: str, idempotency: IdempotencyKey | None = None
+    app: CreatingHost,
+    caller: Caller,
+    body: RunBody,
+    *,
+    requested_by: str,
+    idempotency: IdempotencyKey | None = None,
+    replaces: bool = False,
 ) -> str:
-    """Creates the run of a body that is valid; returns its id."""
+    """Creates the run of a body that is valid; returns its id. `replaces` as in `effective`."""
     agent_id = body.agent_id
     if agent_id is not None:
         agent_id = await agents.id_of(app.workspaces, caller.workspace, agent_id)
@@ -102,11 +115,11 @@ async def create_checked(
         return earlier
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
-        whole = await effective(app.workspaces, caller, agent_id, whole)
+        whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
     try:
         return await app.engine.create(
             caller.workspace,
-            await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
+            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,

@@ -113,7 +113,7 @@ class Request:
     )
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, *, bodies: LargeBodies | None = None
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, bodies: LargeBodies | None = None
     ) -> None:
         self.scope = scope
         self.send = send

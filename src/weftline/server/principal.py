@@ -33,6 +33,11 @@ class Principal(Struct, frozen=True):
     """What an access token is stored under; None for API keys."""
 
     @property
+    def may_change_agents(self) -> bool:
+        """Whether it may change the agents of its workspace, and so what they hold their runs to."""
+        return not self.agents and not self.resource and (self.scopes is None or "agents:write" in self.scopes)
+
+    @property
     def who(self) -> str:
         """The name under which logs have what this caller asked for: its key's, its user's, or its app's."""
         if self.scopes is None:

@@ -7,6 +7,7 @@ from msgspec import Raw, Struct, json
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
+from weftline.wire.policy import policy_over
 from weftline.wire.tightening import WITHIN, tightened
 
 DEFAULTS = (
@@ -33,12 +34,15 @@ class _AgentName(Struct):
 _decode_named = json.Decoder(_AgentName).decode
 
 
-def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None) -> bytes:
+def agent_spec_merge(
+    agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None, replaces: bool = False
+) -> bytes:
     """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
     The agent's prompt is used whatever the request says, and what is in `WITHIN` can only be made tighter; its tools
     come first and give way to the request's if they share a name. Metadata is the request's alone. `id` is the
-    agent's, for a request that names it by its slug, and `name` its own, for a run without a name.
+    agent's, for a request that names it by its slug, and `name` its own, for a run without a name. `replaces`: whoever
+    asks may change the agent too, and so its policy for this run.
     """
     agent = decode_fields(agent_spec)
     if name is not None and agent.get("name", NULL) == NULL:
@@ -53,8 +57,11 @@ def agent_spec_merge(agent_spec: bytes, spec: bytes, *, id: str | None = None, n
         if merged.get(key, NULL) == NULL and agent.get(key, NULL) != NULL:
             merged[key] = agent[key]
     for key in WITHIN:
-        if (above := agent.get(key, NULL)) != NULL:
-            merged[key] = tightened(key, merged.get(key, NULL), above)
+        own, above = merged.get(key, NULL), agent.get(key, NULL)
+        if replaces and key == "policy" and NULL not in (own, above):
+            merged[key] = policy_over(own, above)
+        elif above != NULL:
+            merged[key] = tightened(key, own, above)
     tools = merged_tools(_items(agent), _items(merged))
     if tools:
         merged["tools"] = Raw(encode(tools))

@@ -59,6 +59,8 @@ class WirePolicy(Struct, rename="camel", omit_defaults=True):
 
 
 _decode = json.Decoder(WirePolicy).decode
+_decode_values = json.Decoder(dict[str, Raw]).decode
+_NO_VALUE = (Raw(b"null"), Raw(b"0"))
 
 
 def policy_within(own: Raw, above: Raw) -> Raw:
@@ -84,6 +86,14 @@ def policy_within(own: Raw, above: Raw) -> Raw:
         interrupts_allowed=interrupts,
     )
     return Raw(encode(tight))
+
+
+def policy_over(own: Raw, above: Raw) -> Raw:
+    """One policy in place of another, value by value: null, and a count or a time of 0, leaves what is `above`."""
+    given = {name: value for name, value in _decode_values(own).items() if value not in _NO_VALUE}
+    if not any((_decode(own).per_tool_timeout_ms or {}).values()):
+        given.pop("perToolTimeoutMs", None)
+    return Raw(encode({**_decode_values(above), **given}))
 
 
 def _us(ms: int | None) -> int | None:

@@ -45,8 +45,9 @@ async def create(app: App, request: Request, principal: Principal) -> Response |
     raw = await request.body()
     once = await idempotency(request, "agent-runs", raw)
     warn = partial(app.unknown_fields.warnings, request)
-    work = partial(create_run, app, principal, raw, idempotency=once, warn=warn)
-    return await answer_created(app, request, principal, work)
+    return await answer_created(
+        app, request, principal, lambda: create_run(app, principal, raw, idempotency=once, warn=warn)
+    )
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:

@@ -67,7 +67,8 @@ async def _create(
     app: App, principal: Principal, agent_id: str | None, body: SessionBody, once: IdempotencyKey | None
 ) -> ThreadRow:
     app.engine.require_accepting()
-    whole = await effective(app.workspaces, principal, agent_id, RunSpec(body.spec, body.secrets))
+    own = RunSpec(body.spec, body.secrets)
+    whole = await effective(app.workspaces, principal, agent_id, own, replaces=principal.may_change_agents)
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
     try:
         await app.engine.check(plan, workspace=principal.workspace)
