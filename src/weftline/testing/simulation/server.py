@@ -96,7 +96,7 @@ class Server:
         self._outside: set[asyncio.Task[Any]] = set()
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self.beside: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
+        self.companion: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
         """What a process does besides driving runs."""
         self._besides: asyncio.Task[None] | None = None
         self.life = new_life(0)
@@ -151,8 +151,8 @@ class Server:
             untouched = row.root in moving or after.get(key) == row
             require("C7", untouched, f"run {key} was parked as {row} and a start made it {after.get(key)}")
         self.engine = engine
-        if self.beside is not None:
-            self._besides = self._inside(self.beside(engine, store))
+        if self.companion is not None:
+            self._besides = self._inside(self.companion(engine, store))
         self._up.set()
 
     def crash(self, why: str) -> None:
