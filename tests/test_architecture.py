@@ -23,6 +23,7 @@ BASE = frozenset(
     | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent", "weftline.prompts_files"}
     | {"weftline.failure", "weftline.outcome", "weftline.prompts_failure"}
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
+    | {"weftline.trace_context"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
     | {"weftline.titles", "weftline.turns", "weftline.engine_options"}
 )
@@ -76,6 +77,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
+    "weftline.trace_context": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.titles": frozenset(),
     "weftline.turns": frozenset(),

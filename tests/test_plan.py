@@ -52,6 +52,7 @@ from weftline.plan import (
     may_name_agent,
 )
 from weftline.reminders import Reminder
+from weftline.trace_context import Trace
 
 PLANS = Path(__file__).parent / "fixtures" / "plans"
 """One file per version, as that version wrote it; `python tests/test_plan.py` writes today's. One that a release has
@@ -167,6 +168,7 @@ EXAMPLE = replace(
     asked_by=ParentCall("lead", "call_0_0", "helper", Raw(b'{"task":"Help."}')),
     own_policy=PolicyRule(max_tool_calls=3),
     model_result_limit_bytes=65_536,
+    trace=Trace("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True, False),
     engine=engine_options(
         memo={"ticket": 7},
         search_attributes={"Customer": "c1", "Since": datetime(2026, 1, 31, tzinfo=UTC), "Tags": ["a", "b"]},

@@ -21,6 +21,7 @@ from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
+from weftline.trace_context import Trace
 
 PLAN_VERSION = 7
 
@@ -155,6 +156,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For a child run."""
     model_result_limit_bytes: int | None = None
     """The largest result that the model reads whole; None if it reads all of them."""
+    trace: Trace | None = None
+    """That its spans belong to; None if nobody traces it."""
     own_policy: PolicyRule | None = None
     """The policy that the run was started with, without its agent's. Subagents may take it over."""
     engine: EngineOptions | None = None

@@ -57,6 +57,7 @@ from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.titles import one_line
 from weftline.tools.workers import left_behind
+from weftline.trace_context import below
 
 logger = logging.getLogger(__name__)
 
@@ -400,7 +401,9 @@ class AgentCode:
         except HookFailed as failed:
             raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
-        return replace(plan, asked_by=ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}")))
+        trace = below(self._plan.trace, plan.trace, run_id=self.info.id, turn=call.turn, index=call.index)
+        asked_by = ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}"))
+        return replace(plan, asked_by=asked_by, trace=trace)
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
         subagent = call.tool

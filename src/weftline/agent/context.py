@@ -42,6 +42,8 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     tool: str | None = None
     tool_args: dict[str, Any] | None = None
     """What was called, and with which arguments."""
+    trace_id: str | None = None
+    """The trace that its spans belong to; None if nobody traces it."""
     depth: int = 0
     """How many runs there are above it."""
 

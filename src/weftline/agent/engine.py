@@ -170,8 +170,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self.store, self._tools.records = store, store.records
         try:
             await self._open_on(store)
-            for beside in self._companions:
-                await self._guests.enter_async_context(beside())
+            for companion in self._companions:
+                await self._guests.enter_async_context(companion())
         except BaseException:
             if self._host is None:
                 await store.close()  # which the host would do
@@ -231,6 +231,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
         if host is not None:
+            await self._tools.notified()
             try:
                 await host.stop(drain_s=self._drain_s)
             finally:

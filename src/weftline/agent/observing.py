@@ -15,6 +15,11 @@ FactsOf: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[Stored]]]
 class RunObserver(Protocol):
     """Made by somebody else and added to `Agent.observers`, such as `weftline.agent.tracing.trace` does."""
 
+    @property
+    def traces(self) -> bool:
+        """Whether it emits spans of the runs."""
+        ...
+
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
         """A run of the agent has ended, and all runs below it. What is raised is logged."""
         ...

@@ -25,6 +25,7 @@ from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.reminders import Reminder
 from weftline.runtime.code import ChildLimits
+from weftline.trace_context import new_trace
 
 _NO_SETTINGS = Settings()
 _NO_LIMITS = StoredLimits()
@@ -94,6 +95,7 @@ def plan_of(
         reminders=reminders,
         model_result_limit_bytes=wanted.model_result_limit_bytes,
         own_policy=None if policy is None else policy.rule,
+        trace=new_trace() if any(one.traces for one in agent.observers) else None,
     )
 
 

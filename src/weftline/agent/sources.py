@@ -79,6 +79,7 @@ class AgentTools:
         """By run: the code of those that are in memory."""
         self._unfinished: set[AgentCode] = set()
         """Those whose deps have not been left yet. A run may be back in memory before that."""
+        self._notifying: set[asyncio.Future[None]] = set()
         self._faults: dict[str, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_of: FactsOf | None = None
@@ -233,6 +234,7 @@ class AgentTools:
             parent=None if parent is None else parent.run,
             turn_id=plan.turn_id,
             **_asked_by(plan),
+            trace_id=None if plan.trace is None else plan.trace.id,
             depth=0 if parent is None else parent.depth,
         )
         tools, deps, owned = dict[str, Tool](base.tools), None, None
@@ -296,6 +298,19 @@ class AgentTools:
                     logger.exception("run %s: its end could not be told to %r", run.id, one)
 
         return notify_ended
+
+    def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
+        setup = None if plan.code is None else self._setups.get(plan.code)
+        if setup is None or run.parent is not None or not setup.agent.observers:
+            return
+        info = RunInfo(id=run.id, agent=setup.agent.name, metadata=plan.metadata, labels=plan.labels)
+        task = asyncio.ensure_future(self._observed(setup.agent, info)())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
+
+    async def notified(self) -> None:
+        """Returns when the observers have heard of the ends of runs that were not opened here."""
+        await asyncio.gather(*self._notifying)
 
     def _left(self, code: AgentCode) -> None:
         self._unfinished.discard(code)

@@ -30,6 +30,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Usage, joined_text
 from weftline.store.base import Stored
 from weftline.tools.results import output_bytes
+from weftline.trace_context import span_id
 
 Value: TypeAlias = str | int | float | tuple[str, ...]
 
@@ -58,6 +59,8 @@ _PROVIDERS = {"google": "gcp.gemini", "bedrock": "aws.bedrock", "xai": "x_ai", "
 class Span(Struct, kw_only=True):
     """Times are microseconds since the epoch."""
 
+    id: str
+    """16 hexadecimal digits, the same whoever makes it."""
     name: str
     kind: Literal["internal", "client"] = "internal"
     start_us: int
@@ -95,6 +98,9 @@ class _Spans:
         self._unclosed = 0
         self._by_id: dict[str, Span] = {}
         """The same with those that have a result, by the id of the call."""
+
+    def _id(self, what: str) -> str:
+        return span_id(self._run_id, what)
 
     def take(self, head: Fact, stored: Stored) -> None:
         at = stored.at
@@ -137,17 +143,20 @@ class _Spans:
         attributes: dict[str, Value] = {"gen_ai.operation.name": "invoke_agent", "weftline.run_id": self._run_id}
         if self._agent:
             attributes["gen_ai.agent.name"] = self._agent
-        self.root = Span(name=f"invoke_agent {self._agent or ''}".strip(), start_us=at, attributes=attributes)
+        name = f"invoke_agent {self._agent or ''}".strip()
+        self.root = Span(id=self._id("run"), name=name, start_us=at, attributes=attributes)
 
     def _ask(self, head: AttemptStarted, at: int) -> None:
         if self.root is None:
             return
         ids: dict[str, Value] = {"weftline.run_id": self._run_id, "weftline.turn_id": f"{self._run_id}.{head.turn}"}
         if self._turn is None:
-            self._turn = Span(name=f"turn {head.turn}", start_us=at, attributes=dict(ids))
+            id = self._id(f"turn.{head.turn}")
+            self._turn = Span(id=id, name=f"turn {head.turn}", start_us=at, attributes=dict(ids))
             self.root.inside.append(self._turn)
         operation: dict[str, Value] = {"gen_ai.operation.name": "chat", "weftline.attempt": head.attempt}
         self._model = Span(
+            id=self._id(f"chat.{head.turn}.{head.attempt}"),
             name=f"chat {head.model.vendor_id}".strip(),
             kind="client",
             start_us=at,
@@ -176,7 +185,12 @@ class _Spans:
             "weftline.turn_id": self._turn.attributes["weftline.turn_id"],
             "weftline.call_id": id,
         }
-        span = self._calls[head.index] = Span(name=f"execute_tool {name}", start_us=at, attributes=attributes)
+        span = self._calls[head.index] = Span(
+            id=self._id(f"call.{head.turn}.{head.index}"),
+            name=f"execute_tool {name}",
+            start_us=at,
+            attributes=attributes,
+        )
         above = self._by_id.get(head.parent, self._turn)
         above.inside.append(span)
         self._by_id[id] = span

@@ -14,21 +14,26 @@ from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
     SpanKind,
     Status,
     StatusCode,
+    TraceFlags,
     Tracer,
     TracerProvider,
     get_tracer_provider,
     set_span_in_context,
 )
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from weftline._version import __version__
 from weftline.agent.context import RunInfo
 from weftline.agent.definition import Definition
 from weftline.agent.observing import FactsOf
 from weftline.agent.spans import KINDS, Span, spans_of
+from weftline.kernel.bodies import decode_created
+from weftline.plan import decode_plan
+from weftline.trace_context import Trace, fallback_trace
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
@@ -37,8 +42,9 @@ _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 def trace(agent: Definition[Any, Any], *, tracer_provider: TracerProvider | None = None, content: bool = False) -> None:
     """Emits spans of the agent's runs from now on, and of the runs below them: run, turn, model call, tool call.
 
-    A run whose metadata have a `traceparent` belongs to that span; others begin a trace. Said twice of an agent and a
-    provider it is the same as once; what was said first about `content` holds.
+    A run belongs to the span that is active where it is begun, or the one that the `traceparent` of its request names;
+    others begin a trace. Said twice of an agent and a provider it is the same as once; what was said first about
+    `content` holds.
 
     Args:
         agent: The agent; it stays as it is otherwise.
@@ -50,37 +56,74 @@ def trace(agent: Definition[Any, Any], *, tracer_provider: TracerProvider | None
 
 
 class _Tracing:
+    traces = True
+
     def __init__(self, provider: TracerProvider | None, *, content: bool) -> None:
         self.provider = provider
         self._content = content
 
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
         provider = self.provider or get_tracer_provider()
-        tracer = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
-        parent = TraceContextTextMapPropagator().extract(_texts(run.metadata), Context())
-        await _Emitting(tracer, facts_of, content=self._content).run(run.id, run.agent, parent)
+        await emit(run.id, run.agent, facts_of, provider=provider, content=self._content)
 
 
-def _texts(metadata: dict[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in metadata.items() if isinstance(value, str)}
+async def emit(
+    run_id: str, agent: str | None, facts_of: FactsOf, *, provider: TracerProvider, content: bool = False
+) -> None:
+    """Emits the spans of a run that has ended, and of the runs below it."""
+    tracer: Any = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
+    given = _GivenIds()
+    if hasattr(tracer, "id_generator"):  # whatever is not the SDK's chooses ids of its own
+        tracer.id_generator = given
+    await _Emitting(tracer, given, facts_of, content=content).run(run_id, agent, None)
+
+
+class _GivenIds:
+    """Gives the SDK the ids that follow from the log: its own would be others than those that calls have sent."""
+
+    def __init__(self) -> None:
+        self.trace_id = self.span_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+    def generate_span_id(self) -> int:
+        return self.span_id
+
+    def is_trace_id_random(self) -> bool:
+        return False
 
 
 class _Emitting:
     """The spans of one run and of those below it."""
 
-    def __init__(self, tracer: Tracer, facts_of: FactsOf, *, content: bool) -> None:
+    def __init__(self, tracer: Tracer, given: _GivenIds, facts_of: FactsOf, *, content: bool) -> None:
         self._tracer = tracer
+        self._given = given
         self._facts_of = facts_of
         self._content = content
 
-    async def run(self, run_id: str, agent: str | None, parent: Context) -> None:
-        found = spans_of(run_id, await self._facts_of(run_id, KINDS), agent=agent, content=self._content)
+    async def run(self, run_id: str, agent: str | None, parent: Context | None) -> None:
+        """`parent` is where the run's call is, for a run below another."""
+        facts = await self._facts_of(run_id, KINDS)
+        found = spans_of(run_id, facts, agent=agent, content=self._content)
         if found is None:
             return
+        if parent is None:
+            parent = self._begin(decode_plan(decode_created(facts[0].body).plan).trace or fallback_trace(run_id))
         await self._emit(found, parent, end_us=found.start_us if found.end_us is None else found.end_us)
+
+    def _begin(self, trace: Trace) -> Context:
+        self._given.trace_id = int(trace.id, 16)
+        if not trace.parent:
+            return Context()
+        flags = TraceFlags(TraceFlags.SAMPLED if trace.sampled else TraceFlags.DEFAULT)
+        above = SpanContext(self._given.trace_id, int(trace.parent, 16), is_remote=True, trace_flags=flags)
+        return set_span_in_context(NonRecordingSpan(above), Context())
 
     async def _emit(self, span: Span, parent: Context, *, end_us: int) -> None:
         """`end_us` is when a span ends that was cut off by the end of its run."""
+        self._given.span_id = int(span.id, 16)
         emitted = self._tracer.start_span(
             span.name, parent, _KINDS[span.kind], attributes=span.attributes, start_time=span.start_us * 1000
         )

@@ -19,6 +19,7 @@ from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
 from weftline.net.proxies import Proxies
 from weftline.net.shares import Shares
+from weftline.trace_context import call_traceparent
 
 if TYPE_CHECKING:
     from weftline.net.response import HttpResponse
@@ -79,7 +80,8 @@ class Dialer:
             if not listens:
                 timeout_s = await stack.enter_async_context(self._shares.turn(self._owner, timeout_s=timeout_s))
             limits = TimeLimits(connect_s=self._connect_s, first_byte_s=None, idle_s=None, total_s=timeout_s)
-            response = await self._follow(method, url, without_framing(headers or {}), body, limits, redirects)
+            sent = with_traceparent(without_framing(headers or {}))
+            response = await self._follow(method, url, sent, body, limits, redirects)
             stack.callback(response.close)
             yield response
 
@@ -121,3 +123,11 @@ class Dialer:
                 if not is_loopback(here.host):
                     client = self._outside
             url = there.url
+
+
+def with_traceparent(headers: dict[str, str]) -> dict[str, str]:
+    """The headers of a request, and the span of the call that sends it if there is one and they do not name another."""
+    traceparent = call_traceparent.get()
+    if traceparent is None or any(name.lower() == "traceparent" for name in headers):
+        return headers
+    return {**headers, "traceparent": traceparent}

@@ -32,6 +32,7 @@ from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
+from weftline.trace_context import new_trace, trace_for
 
 _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
@@ -50,13 +51,16 @@ class RunCreator:
         tools: ToolSource,
         ledger: Ledger,
         require_accepting: Callable[[], None],
+        traces: bool = False,
     ) -> None:
+        """`traces`: spans are emitted of runs that no code carries."""
         self._store = store
         self._clock = clock
         self._models = models
         self._tools = tools
         self._ledger = ledger
         self._require_accepting = require_accepting
+        self._traces = traces
         self._once = CreatedOnce(store.log)
         self._next_key = 0
 
@@ -81,6 +85,13 @@ class RunCreator:
             refusal = missing_labels(self._tools.required_labels(plan), plan.labels)
             if refusal is not None:
                 raise refusal
+
+    def _traced(self, plan: RunPlan, *, is_fork: bool) -> RunPlan:
+        """The plan with the trace that the run belongs to. A fork does not belong to that of its origin."""
+        emitted = plan.trace.spans if plan.trace is not None else self._traces and plan.code is None
+        planned = plan.trace if emitted and not is_fork else None
+        trace = trace_for(planned or (new_trace() if emitted else None), metadata=plan.metadata.get("traceparent"))
+        return plan if trace == plan.trace else replace(plan, trace=trace)
 
     async def create(
         self,
@@ -108,7 +119,7 @@ class RunCreator:
             await self.check(plan, workspace=workspace, thread=thread)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
-            plan = self._resting(plan)
+            plan = self._resting(self._traced(plan, is_fork=origin is not None))
             # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -57,7 +58,7 @@ from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import ServerTools, ToolSource
+from weftline.runtime.toolbox import HearsOfEnds, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
@@ -81,11 +82,15 @@ class EmbeddedEngine(StoredRuns):
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
+        traces: bool = False,
         public_errors: Mapping[str, str] | None = None,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
-        """`step` and `carry_out` are seams for tests, which observe what passes there or plant a bug."""
+        """`traces`: spans are emitted of runs that no code carries. `step` and `carry_out` are seams for tests, which
+        observe what passes there or plant a bug.
+        """
+        self._traces = traces
         self._given = store
         self._step = step
         self._carry_out = carry_out
@@ -127,6 +132,7 @@ class EmbeddedEngine(StoredRuns):
             tools=self._tools,
             ledger=ledger,
             require_accepting=self.require_accepting,
+            traces=self._traces,
         )
         services = Services(
             store.id,
@@ -159,6 +165,8 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
+        if isinstance(self._tools, HearsOfEnds):
+            self._residents.on_unopened_end = partial(_tell_of_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -417,8 +425,8 @@ class EmbeddedEngine(StoredRuns):
         messages: Sequence[str] = (),
     ) -> None:
         """Lets a paused run go on. The model reads `messages` before its next turn."""
-        say = self._interrupts
-        await say.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
+        interrupts = self._interrupts
+        await interrupts.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
     async def steer(
         self,
@@ -514,3 +522,9 @@ class EmbeddedEngine(StoredRuns):
         found = await self._log_store.trim(before=before, after=after, workspace=workspace)
         self._hub.forget()
         return found
+
+
+def _tell_of_end(tools: HearsOfEnds, run: LiveRun) -> None:
+    work = run.work
+    name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
+    tools.ended_unopened(work.plan, run=name)

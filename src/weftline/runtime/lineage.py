@@ -8,14 +8,14 @@ is lost or repeated, wherever the process dies.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
-from weftline.kernel.notes import ChildNote
+from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import unsupported
@@ -94,13 +94,21 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
-def calls_of(child: LiveRun, parent: LiveRun) -> bytes | None:
-    """What the parent's log says when the child has asked for more calls: how many there are by now."""
-    link, calls = child.state.parent, parent.state.batch.calls
-    if link is None or link.index >= len(calls) or calls[link.index].child != child.id:
-        return None
-    count = child.work.conversation.closed + child.state.batch.unclosed
-    return bodies.encode(ChildNote(calls[link.index].id, calls[link.index].name, count))
+def note_calls(
+    runs: Mapping[int, LiveRun], observe: Callable[[LiveRun, str, list[bytes]], None], child: LiveRun
+) -> None:
+    """Has the log of a child's parent say how many calls the child has asked for by now.
+
+    As a rule that is one transaction with the child's own entry; a parent is in memory as long as its children are.
+    """
+    parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
+    if parent is None or link is None or parent.gone or parent.state.ended:
+        return
+    calls = parent.state.batch.calls
+    if link.index < len(calls) and calls[link.index].child == child.id:
+        count = child.work.conversation.closed + child.state.batch.unclosed
+        call = calls[link.index]
+        observe(parent, CHILD_NOTE, [bodies.encode(ChildNote(call.id, call.name, count))])
 
 
 def _ended(parent: LiveRun, link: Parent, child: str, end: RunEnded, body: bytes, *, elapsed_us: int) -> Draft:

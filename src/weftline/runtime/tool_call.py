@@ -38,6 +38,7 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
+from weftline.trace_context import inside_span
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
 
 async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
     """The tool's own result, with its bounds written in, and with what it left besides."""
-    output = await tool.invoke(args, context)
+    with inside_span(context.traceparent):
+        output = await tool.invoke(args, context)
     if output.bounds is not None or bounded_of(tool):
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
@@ -296,6 +298,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         metadata=plan.metadata,
         labels=plan.labels | work.conversation.labels,
         parent_call=work.conversation.turn.parent_of(index) or None,
+        traceparent=None if plan.trace is None else plan.trace.of_call(work.run_id, turn, index),
         toolset=toolbox.toolset_of(call.tool),
         on_cancel=[],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import UNSET
 from msgspec.json import encode
@@ -126,6 +126,15 @@ class ToolSource(Protocol):
 
         `secrets` are the sealed header values of the tools that the server dials.
         """
+        ...
+
+
+@runtime_checkable
+class HearsOfEnds(Protocol):
+    """A source of tools whose agents have somebody to tell of their runs' ends."""
+
+    def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
+        """A run has ended that was not opened in this process: cancelled while it waited, say."""
         ...
 
 

@@ -36,6 +36,7 @@ from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
+from weftline.trace_context import incoming_traceparent
 from weftline.turns import on_behalf_of
 from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
@@ -121,6 +122,7 @@ class App:
         # Random, not counted: how much others ask is nobody's business.
         request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
         current_request.set(request.about)
+        incoming_traceparent.set(request.header(b"traceparent"))
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)
         else:

@@ -28,6 +28,7 @@ from weftline.server.refused import RefusedRequests
 from weftline.server.unattended import UnattendedAgents
 from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
+from weftline.trace_context import incoming_traceparent
 from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents
 
@@ -191,6 +192,7 @@ class HostedMcp:
         principal = _principal(context)
         assert context.request is not None
         current_request.set(context.request.scope[_ABOUT])  # the package calls this in a task of its own
+        incoming_traceparent.set(context.request.headers.get("traceparent"))
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
         except (NotFound, Forbidden):

@@ -76,6 +76,7 @@ SETTINGS = (
     "trusted_proxies",
     "unknown_fields",
     "code_version",
+    "traces",
     "display_hints",
     *_CONNECTIONS,
     *_WORKSPACES,
@@ -119,6 +120,8 @@ class ServerOptions(Struct, frozen=True):
     """What to do with a request that has unknown fields."""
     code_version: str | None = None
     """What the code of agents and tools is known by when it carries a run on, in place of its source."""
+    traces: bool = False
+    """Whether spans of all runs are emitted, for OpenTelemetry."""
     display_hints: dict[str, str] = {}
     """By tool: what streams show of its calls, with arguments in braces, in place of what the tool says."""
     connections: ConnectionLimits = ConnectionLimits()
@@ -160,6 +163,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, unknown_fields=_unknown_fields(config, value))
         elif name == "code_version":
             options = replace(options, code_version=_version(config, value))
+        elif name == "traces":
+            options = replace(options, traces=_switch(config, name, value))
         elif name == "display_hints":
             options = replace(options, display_hints=_hints(config, value))
         elif name in _CONNECTIONS:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.agent.child_plans import ChildPlans
+from weftline.agent.listing import facts_of
 from weftline.agent.loader import AgentsFile, load_agents_file
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.config import Config, load_config
@@ -52,6 +53,7 @@ from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
+from weftline.server.traces import RunTraces, trace_agents
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
@@ -188,6 +190,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
     file, agent_models, code = read_app(settings.app, models)
+    if options.traces:
+        trace_agents(file.agents.values())
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
@@ -217,9 +221,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         max_recoveries=options.max_recoveries,
         public_errors=options.public_errors,
         limits=limits,
+        traces=options.traces,
     )
+    tools.facts_of = partial(facts_of, engine)
     tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
     await engine.start()
+    traces = RunTraces(engine) if options.traces else None
     app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
     deliveries = WebhookDeliveries(
         app.workspaces,
@@ -299,6 +306,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             stopping.code = LOST_ANSWERS
         await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
+        await finish_within(_STEP_S, tools.notified(), what="the observers of runs")
+        if traces is not None:
+            await finish_within(_STEP_S, traces.aclose(), what="the spans of runs")
         await store.close()
         await finish_within(_STEP_S, tools.close(), what="the agents' tools")
         for what in (dialled, pages, catalogs, models, own, transport):

@@ -181,6 +181,8 @@ class ToolContext(Struct, Generic[Deps]):
     """The run's, and those that a policy engine has added."""
     parent_call: str | None = None
     """The id of the call that asked for this one, if it was not the model."""
+    traceparent: str | None = None
+    """The call's span in W3C Trace Context, for what the tool asks others; None if the run belongs to no trace."""
     toolset: str = ""
     """The name of the set that the tool is of, if it is of one that has a name."""
     on_cancel: list[Callable[[], None]] = []

@@ -20,8 +20,28 @@ from .test_mounted import listening
 from .test_serve_file import answer, joined
 
 APP = '''
+from pathlib import Path
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import set_tracer_provider
+
 from weftline import Agent, Limits, spawn, tool
 from weftline.testing import ScriptedModel, calls
+
+
+class Lines(SpanExporter):
+    def export(self, spans):
+        with Path(__file__).with_name("spans.txt").open("a") as file:
+            for span in spans:
+                parent = "" if span.parent is None else f"{span.parent.span_id:016x}"
+                file.write(f"{span.context.trace_id:032x} {parent} {span.name}\\n")
+        return SpanExportResult.SUCCESS
+
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(Lines()))
+set_tracer_provider(provider)
 
 
 @tool
@@ -66,10 +86,15 @@ twin = Agent(
     ScriptedModel([calls("spawn", task="Be me."), "{{tool_results.0}}"]), name="twin", tools=[spawn()]
 )
 '''
+CONFIG = """
+[server]
+traces = true
+"""
 SCRIPTS: dict[str, Any] = {
+    "plain": {"turns": [{"text": "Hello."}]},
     "ask": {
         "turns": [{"tool_calls": [{"name": "archive", "args": {"task": "x"}}]}, {"text": "asked: {{tool_results.0}}"}]
-    }
+    },
 }
 
 
@@ -78,7 +103,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess
     folder = tmp_path_factory.mktemp("app")
     path = folder / "app.py"
     path.write_text(APP)
-    with ServerProcess(folder, scripts=SCRIPTS, arguments=(str(path),)) as running:
+    with ServerProcess(folder, scripts=SCRIPTS, arguments=(str(path),), config=CONFIG) as running:
         yield running
 
 
@@ -100,6 +125,40 @@ async def test_a_served_agent_asks_the_agents_below_it(mine: Api) -> None:
         "parentRunId": run["id"],
         "parentToolUseId": result["toolUseId"],
     }
+
+
+@pytest.mark.requirement("run.trace.context")
+@pytest.mark.parametrize(
+    ("spec", "trace", "root"),
+    [
+        ({"agentId": "leader"}, "1" * 32, "invoke_agent leader"),
+        ({"modelId": "scripted:plain"}, "2" * 32, "invoke_agent"),
+    ],
+    ids=["code", "plain"],
+)
+async def test_a_run_is_in_the_trace_that_its_request_names(
+    serving: ServerProcess, mine: Api, spec: Json, trace: str, root: str
+) -> None:
+    headers = {"traceparent": f"00-{trace}-{'b' * 16}-01"}
+    made = await mine.post("agent-runs", {**spec, "prompt": "Go."}, headers=headers)
+    await mine.events(made.json["runId"])
+    lines = await _spans(serving.folder / "spans.txt", trace, root)
+    assert [name for parent, name in lines if parent == "b" * 16] == [root]
+    assert ("invoke_agent clerk" in [name for _, name in lines]) == ("agentId" in spec)
+
+
+def _lines(file: Path) -> list[list[str]]:
+    return [line.split(" ", 2) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+async def _spans(file: Path, trace: str, last: str) -> list[tuple[str, str]]:
+    """The parent and the name of each span of a trace, once the last one is there."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            spans = [(parent, name) for id, parent, name in _lines(file) if id == trace]
+            if spans and spans[-1][1] == last:
+                return spans
+            await asyncio.sleep(0.01)
 
 
 async def test_the_client_may_choose_the_model_of_the_agent_above(mine: Api) -> None:

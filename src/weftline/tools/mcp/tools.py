@@ -160,7 +160,7 @@ class McpTool(RemoteTool):
                 self.upstream,
                 arguments,
                 progress_callback=on_progress,
-                meta=cast("RequestParamsMeta", {KEY: context.idempotency_key}),
+                meta=cast("RequestParamsMeta", _meta(context)),
             )
         except asyncio.CancelledError:
             connection.cut_off(context.run_id)
@@ -211,6 +211,12 @@ class McpTool(RemoteTool):
         reason = prompts.MCP_UNREADABLE if error is None else error.message
         message = prompts.request_failed(self.name, reason, in_doubt=in_doubt)
         return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
+
+
+def _meta(context: ToolContext) -> dict[str, str]:
+    """A connection is shared by calls of several runs, so its headers cannot say whose span a call is in."""
+    own = {KEY: context.idempotency_key}
+    return own if context.traceparent is None else {**own, "traceparent": context.traceparent}
 
 
 async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:

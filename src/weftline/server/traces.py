@@ -1,0 +1,69 @@
+"""Spans of all runs of a server, if its settings ask for them: of those that no code of an agent carries.
+
+Agents that are code are traced by themselves (`weftline.agent.tracing.trace`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from weftline.agent.definition import Definition
+from weftline.agent.listing import facts_of
+from weftline.errors import WeftlineError
+from weftline.kernel.bodies import decode_created
+from weftline.kernel.entries import KIND, RunCreated, decode_fact
+from weftline.plan import agent_of, decode_plan
+from weftline.runtime.engine import Engine, EntryBatch
+
+logger = logging.getLogger(__name__)
+
+
+def trace_agents(agents: Iterable[Definition[Any, Any]]) -> None:
+    """Raises `WeftlineError` (`bad_config`) without the extra that this needs."""
+    try:
+        from weftline.agent.tracing import trace
+    except ImportError:
+        raise WeftlineError(
+            "server.traces: this needs the extra otel: pip install '.[otel]' in a checkout of Weftline",
+            code="bad_config",
+            key="server.traces",
+        ) from None
+    for agent in agents:
+        trace(agent)
+
+
+class RunTraces:
+    """Emits the spans of each run when it has ended. After `trace_agents`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._facts_of = partial(facts_of, engine)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leave = engine.observe(self._look)
+
+    def _look(self, batch: EntryBatch) -> None:
+        if batch.ended:
+            task = asyncio.create_task(self._emit(batch.run_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _emit(self, run_id: str) -> None:
+        from opentelemetry.trace import get_tracer_provider
+
+        from weftline.agent.tracing import emit
+
+        try:
+            (created,) = await self._facts_of(run_id, (KIND[RunCreated],))
+            head, stored = decode_fact.decode(created.head), decode_created(created.body).plan
+            below = isinstance(head, RunCreated) and head.parent is not None
+            if not below and decode_plan(stored).code is None:
+                await emit(run_id, agent_of(stored), self._facts_of, provider=get_tracer_provider())
+        except Exception:
+            logger.exception("run %s: its spans could not be emitted", run_id)
+
+    async def aclose(self) -> None:
+        self._leave()
+        await asyncio.gather(*self._tasks)
