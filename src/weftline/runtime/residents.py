@@ -92,7 +92,7 @@ class Residents:
         self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
-        self.driver.on_calls = partial(note_calls, self._runs, self.log.observe)
+        self.driver.on_calls = partial(note_calls, self._runs, self.driver.note)
 
     @property
     def stopping(self) -> bool:
