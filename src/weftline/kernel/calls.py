@@ -25,6 +25,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     ChildEnded,
+    ChildWaits,
     Effect,
     Limits,
 )
@@ -236,8 +237,8 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    # A client-side call is offered with this, and a child run is made next: the grant is used.
-    grant = None if head.blocked or head.client is not None or call.child is not None else call.grant
+    # A client-side call is offered with this: the grant is used.
+    grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
     batch = _changed(batch, head.index, announced)
     batch = replace(batch, asked=batch.asked - 1, gated=batch.gated - call.gated)
@@ -283,6 +284,14 @@ def child_ended(s: State, head: ChildEnded) -> State | None:
     if call is None or not call.waits_for_child:
         return None
     calls = _with(s.batch.calls, head.index, replace(call, child_ended=True))
+    return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
+
+
+def child_waits(s: State, head: ChildWaits) -> State | None:
+    call = _unclosed(s, head)
+    if call is None or not call.waits_for_child:
+        return None
+    calls = _with(s.batch.calls, head.index, replace(call, child_waits=head.waits))
     return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
 
 
@@ -365,7 +374,9 @@ def is_overdue(s: State) -> bool:
     return any(one.deadline_at is not None and one.deadline_at <= s.now for one in s.questions.open.values())
 
 
-OfCall: TypeAlias = CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | CallClosed
+OfCall: TypeAlias = (
+    CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | ChildWaits | CallClosed
+)
 """The facts about one call."""
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from weftline import prompts_policy
 from weftline.kernel import compaction
-from weftline.kernel.endings import await_closed, blocked, closed, end, said, settled
+from weftline.kernel.endings import await_closed, blocked, closed, end, result_of_answer, settled
 from weftline.kernel.entries import CallClosed, Fact, How
 from weftline.kernel.policy import (
     GRACE_US,
@@ -235,8 +235,8 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
             continue  # it has until the grace is over, unless the engine might have something against it
         if call.awaiting:
             append.append(await_closed(s, index, "withdrawn"))
-        if told := said(s, index):
-            append += told
+        if results := result_of_answer(s, index):
+            append += results
         elif call.stage == "asked":
             append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
         elif (call.stage == "opened" and call.client is None) or call.asked_back:
@@ -295,12 +295,23 @@ def _is_at_work(s: State) -> bool:
         return True
     if any(_is_running(s, s.batch.calls[index]) and not s.is_waiting(index) for index in s.batch.running):
         return True
-    return not s.control.paused and not s.questions.open
+    if s.control.paused or s.questions.open:
+        return False
+    return not any(_has_idle_child(s.batch.calls[index]) for index in s.batch.running)
 
 
 def _is_running(s: State, call: Call) -> bool:
     """What a crash cut off does not begin again before a resume."""
-    return not call.awaiting and not (call.lost and s.control.paused)
+    return not call.awaiting and not _has_idle_child(call) and not (call.lost and s.control.paused)
+
+
+def _has_idle_child(call: Call) -> bool:
+    return call.child_waits and call.waits_for_child
+
+
+def stands_still(s: State) -> bool:
+    """Whether no time passes for a run that has begun, because of somebody outside."""
+    return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 
 
 def cap_reached(s: State, head: CapReached) -> State:

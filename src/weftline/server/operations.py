@@ -20,6 +20,7 @@ from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
+from weftline.runtime.below import awaits_of
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
 from weftline.runtime.grants import LoggedGrant, grants_of
@@ -125,23 +126,23 @@ class StoredLogs:
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
         raise self._nobody("cancel the run")
 
-    async def pause(self, key: int, **said: Any) -> None:
+    async def pause(self, key: int, **options: Any) -> None:
         raise self._nobody("pause the run")
 
-    async def resume(self, key: int, **said: Any) -> None:
+    async def resume(self, key: int, **options: Any) -> None:
         raise self._nobody("resume the run")
 
-    async def steer(self, key: int, text: str, **said: Any) -> str:
+    async def steer(self, key: int, text: str, **options: Any) -> str:
         raise self._nobody("send the message")
 
-    async def follow_up(self, key: int, text: str, **said: Any) -> str:
+    async def follow_up(self, key: int, text: str, **options: Any) -> str:
         raise self._nobody("send the message")
 
     def _nobody(self, what: str) -> Conflict:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        return await self._store.awaits(wanted)
+        return await awaits_of(self._store, wanted)
 
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         raise self._nobody("answer")
