@@ -32,6 +32,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import four_eyes, ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
+from weftline.runtime.below import asked_by
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
@@ -362,6 +363,7 @@ class EmbeddedEngine(StoredRuns):
     ) -> AwaitOutcome:
         """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
+        key, await_id = await asked_by(self._log_store, key, await_id)
         run = await self._residents.load(key)
         question, args = open_await(run.state, await_id), None
         if question is not None and four_eyes.needs_somebody_else(run, question, answer):
