@@ -59,7 +59,7 @@ from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import HearsOfEnds, RunName, ServerTools, ToolSource
+from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
@@ -166,8 +166,8 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
-        if isinstance(self._tools, HearsOfEnds):
-            self._residents.on_unopened_end = partial(_tell_of_end, self._tools)
+        if isinstance(self._tools, EndListener):
+            self._residents.on_unopened_end = partial(_notify_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -526,7 +526,7 @@ class EmbeddedEngine(StoredRuns):
         return found
 
 
-def _tell_of_end(tools: HearsOfEnds, run: LiveRun) -> None:
+def _notify_end(tools: EndListener, run: LiveRun) -> None:
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)
