@@ -221,7 +221,14 @@ def agent_of(stored: bytes | Raw) -> str | None:
     plan = _decode_agent(stored)
     if plan.path:
         return plan.name
-    return plan.code or (plan.name if plan.agent_id is not None else None)
+    if plan.agent_id is not None:
+        return plan.code or plan.name
+    return None if plan.code is None else code_agent(plan.code, plan.name)
+
+
+def code_agent(code: str, name: str) -> str:
+    """The name of the agent that a run's code is registered under; that of a run in memory has a number after it."""
+    return name if code.removeprefix(f"{name} ").isdigit() else code
 
 
 def encode_plan(plan: RunPlan) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from weftline import Agent, Conflict, Engine, WeftlineError, hook, tool
+from weftline import Agent, Conflict, Engine, ToolContext, WeftlineError, details, events, hook, tool
 from weftline.agent.hooks import MessagesTaken, RunStarted
 from weftline.agent.models import Models
 from weftline.errors import NotFound, StoreError
@@ -39,6 +39,31 @@ async def test_a_run_is_found_again_by_its_id_and_by_its_key(tmp_path: Path) -> 
         with pytest.raises(Conflict):
             await engine.start(agent, "Something else.", key="migrate-1")
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_events_tools_and_questions_name_the_agent_as_it_is_named(durable: bool, tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    @tool(confirm="Look?")
+    async def look(context: ToolContext) -> str:
+        """Looks."""
+        seen.append(context.agent_id)
+        return "seen"
+
+    agent = Agent("lab:script", name="shop", tools=[look])
+    models = catalog(ScriptedModel([calls("look"), "Done."] * 2))
+    async with Engine(tmp_path if durable else None, agents=[agent], models=models) as engine:
+        for _ in range(2):  # in memory each run has code of its own
+            run = await engine.start(agent, "Go.")
+            async for event in run.events(profile="all"):
+                if isinstance(event, events.RunStarted | details.AwaitConfirmation):
+                    seen.append(event.agent)
+                if isinstance(event, details.AwaitConfirmation):
+                    seen += [one.agent for one in await engine.awaits()]
+                    await run.approve(event.id, by="ann")
+            seen.append((await run.snapshot()).agent)
+    assert seen == ["shop"] * 10
 
 
 async def test_a_run_goes_on_in_the_next_process_by_its_agents_name(tmp_path: Path) -> None:

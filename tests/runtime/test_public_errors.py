@@ -10,6 +10,7 @@ import pytest
 from msgspec.json import decode
 
 from runtime.kit import MoodyStore, ended, plan
+from weftline.agent.replaying import replay_stored
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import EndedBody, decode_ended
@@ -61,6 +62,8 @@ async def failed(
         run_id = await it.create(space, plan(model))
         await ended(it, run_id, space)
         last = store.disk.runs[1].items[-1]
+        replayed = await replay_stored(store.log, run_id, workspace=space, agents=[])
+        assert replayed.divergence is None, "a replay knows nothing of the operator's texts"
     event = project(decode_fact.decode(last.head), last.body, run_id=run_id)
     assert event is not None and event[0] == "error"
     shown = event[1].decode()

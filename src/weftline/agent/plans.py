@@ -35,6 +35,7 @@ def plan_of(
     agent: Definition[Any, Any],
     *,
     code: str,
+    name: str | None = None,
     model: str | None,
     messages: Sequence[Message],
     given: int = 0,
@@ -55,7 +56,10 @@ def plan_of(
     reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
-    """`code` is the name that the agent is registered under. What is given here goes before the agent's own."""
+    """`code` is the name that the agent is registered under, `name` another one that people know it by.
+
+    What is given here goes before the agent's own.
+    """
     settings = settings.over(agent.settings)
     limits = limits or agent.limits
     fallbacks = tuple(fallbacks) or agent.fallbacks
@@ -72,7 +76,7 @@ def plan_of(
     )
     return RunPlan(
         messages=tuple(messages),
-        name=code,
+        name=code if name is None else name,
         model=model,
         fallbacks=fallbacks,
         system=agent.instructions if isinstance(agent.instructions, str) else None,

@@ -37,6 +37,7 @@ from weftline.kernel.entries import (
     How,
     InstructionsRendered,
     RunCreated,
+    RunEnded,
     StateChanged,
     TurnCompleted,
     decode_fact,
@@ -58,6 +59,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
 from weftline.runtime.offering import offered_digest
 from weftline.runtime.preparing import prepare_call, prepare_calls
+from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
@@ -251,11 +253,12 @@ class _Replay:
         """What differs between an entry and what would be written in its place."""
         if type(log) is not type(now.head):
             return [Difference("type", item.kind, KIND[type(now.head)])]
-        if log == now.head and item.body == now.body:
+        body = in_private(item.body) if isinstance(log, RunEnded) else item.body  # other texts are for clients alone
+        if log == now.head and body == now.body:
             return []
         found = differences(log, now.head)
-        if item.body != now.body:
-            found += differences(body_value(item.body), body_value(now.body), path="body")
+        if body != now.body:
+            found += differences(body_value(body), body_value(now.body), path="body")
         unknown = self._unknown(log)
         return [one for one in found if one.field.partition(".echo")[0] not in unknown]
 

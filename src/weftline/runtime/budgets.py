@@ -20,7 +20,7 @@ from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, TurnCompleted
 from weftline.kernel.policy import tighter
 from weftline.kernel.state import State
-from weftline.plan import RunPlan
+from weftline.plan import RunPlan, code_agent
 from weftline.store.budgets import (
     Booking,
     Limit,
@@ -408,4 +408,4 @@ def agent_of(plan: RunPlan) -> str | None:
     """The agent that a run is one of: a stored one by its id, one of code by its name."""
     if plan.agent_id is not None:
         return plan.agent_id
-    return None if plan.code is None else plan.name if plan.path else plan.code
+    return None if plan.code is None else plan.name if plan.path else code_agent(plan.code, plan.name)

@@ -52,6 +52,15 @@ def in_public(facts: Sequence[Draft], texts: Mapping[str, str]) -> Sequence[Draf
     return (*facts[:-1], replace(last, body=bodies.encode(ended)))
 
 
+def in_private(body: bytes) -> bytes:
+    """The body of the entry that ended a run, with the error that an operator's text has taken the place of."""
+    ended = bodies.decode_ended(body)
+    if not ended.full:
+        return body
+    ended.error, ended.full = ended.full, ""
+    return bodies.encode(ended)
+
+
 def kept_causes(error: BaseException) -> tuple[Cause, ...]:
     """What led to an error, for whoever reads the log: the nearest first, without what looks like a credential."""
     return tuple(
