@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.json import decode
 
 from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, tool
+from weftline.agent.granted import to_grant
 from weftline.canonical import canonical_value, digest
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.replay.reading import read_export
-from weftline.runtime.grants import LoggedGrant, grants_in
+from weftline.runtime.grants import grants_in
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.function import FunctionTool
 
@@ -37,13 +38,6 @@ async def asked(run: Any, amount: int) -> str:
     raise AssertionError("nobody was asked")
 
 
-def told(grants: list[LoggedGrant]) -> list[Any]:
-    return [
-        (one.name, decode(one.args), one.digest, one.edited, decode(one.shown_args), one.by, one.at, one.expires_at)
-        for one in grants
-    ]
-
-
 @pytest.mark.requirement("run.grant.audit")
 async def test_the_log_and_its_export_tell_everything_about_every_grant(tmp_path: Path) -> None:
     turns = [calls("wire", amount=1), calls("wire", amount=2), calls("wire", amount=3), calls("wire", amount=4)]
@@ -64,22 +58,23 @@ async def test_the_log_and_its_export_tell_everything_about_every_grant(tmp_path
     def sha(amount: int) -> str:
         return digest(canonical_value({"amount": amount}))
 
-    shown = [(decode(one.args), one.digest, one.edited, one.shown_digest, one.by) for one in grants]
+    shown = [(one.args, one.digest, one.edited, one.shown_digest, one.by) for one in grants]
     assert shown == [
         ({"amount": 10}, sha(10), True, sha(1), "user:ann"),
         ({"amount": 2}, sha(2), False, sha(2), "user:ben"),
         ({"amount": 4}, sha(4), False, sha(4), "user:eve"),
     ]
-    assert all(one.expires_at - one.at == 60_000_000 for one in grants)
+    assert all(one.expires_at - one.at == timedelta(seconds=60) for one in grants)
     first, second, unused = grants
     for one in (first, second):
         (use,) = one.used
         call = made[use.call_id]
-        assert (call.id, call.started_at, call.digest) == (one.call_id, use.at, one.digest)
-    assert unused.used == [] and unused.remember is None and second.remember is not None
+        assert (call.id, call.digest) == (one.call_id, one.digest)
+        assert call.started_at == use.at.timestamp() * 1_000_000
+    assert unused.used == () and unused.remember is False and second.remember == {"amount": 2}
+    assert [one.shown_args for one in grants] == [{"amount": 1}, {"amount": 2}, {"amount": 4}]
     (exported,) = read_export(path).runs
-    assert told(grants_in(run.id, exported.items)) == told(grants)
-    assert [one.used for one in grants_in(run.id, exported.items)] == [one.used for one in grants]
+    assert [to_grant(one) for one in grants_in(run.id, exported.items)] == grants
 
 
 async def test_only_those_who_are_named_may_decide() -> None:

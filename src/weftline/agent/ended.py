@@ -16,13 +16,13 @@ from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
     from weftline.agent.forking import ForkChanges
+    from weftline.agent.granted import Grant
     from weftline.replay.comparing import Compared
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
     from weftline.replay.replaying import Replayed
     from weftline.runtime.calls import LoggedCall
     from weftline.runtime.embedded import EmbeddedEngine
-    from weftline.runtime.grants import LoggedGrant
 
 T = TypeVar("T")
 _PAGE = 200
@@ -59,11 +59,13 @@ class EndedRuns:
 
         return await self.at_home(work)
 
-    async def grants(self, run_id: str) -> list[LoggedGrant]:
+    async def grants(self, run_id: str) -> list[Grant]:
         """What people allowed a run, ended or not, to do: with which arguments, who, when, and which calls used it."""
 
-        async def work() -> list[LoggedGrant]:
-            return await (await self.runtime()).grants(await self._found(run_id))
+        from weftline.agent.granted import to_grant
+
+        async def work() -> list[Grant]:
+            return [to_grant(one) for one in await (await self.runtime()).grants(await self._found(run_id))]
 
         return await self.at_home(work)
 

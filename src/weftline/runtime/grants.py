@@ -6,6 +6,7 @@ Everything is in the entries, so an exported log tells the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
@@ -68,6 +69,14 @@ class LoggedGrant(Struct, kw_only=True):
     @property
     def edited(self) -> bool:
         return self.digest != self.shown_digest
+
+    @property
+    def remembered(self) -> bool | dict[str, Any]:
+        """`remember` as it was given."""
+        if self.remember is None:
+            return False
+        prefixes = {name: f"{prefix}*" for name, prefix in self.remember.prefixes.items()}
+        return {**self.remember.args, **prefixes} or True
 
 
 async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
-from weftline.kernel.bodies import AwaitBody, Pattern, decode_await
+from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunEnded, decode_fact
 from weftline.runtime import ids
@@ -199,18 +199,12 @@ async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[gran
             by_name=names.get(one.by),
             at=responses.iso(one.at),
             expires_at=responses.iso(one.expires_at),
-            remember=_remembered(one.remember),
+            remember=one.remembered,
             labels=one.labels,
             used=[grants.GrantUse(use.call_id, responses.iso(use.at)) for use in one.used],
         )
         for one in given
     ]
-
-
-def _remembered(pattern: Pattern | None) -> bool | dict[str, Any]:
-    if pattern is None:
-        return False
-    return {**pattern.args, **{name: f"{prefix}*" for name, prefix in pattern.prefixes.items()}} or True
 
 
 def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
