@@ -349,6 +349,9 @@ HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a he
 NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
 MCP_TIMED_OUT = "The server did not answer in time."
 MCP_UNREADABLE = "The server's answer does not follow the protocol."
+MCP_ASKED_ABOUT_SOME_RUN = (
+    "The server asked a person something meanwhile, perhaps about another run that uses it. The question was declined."
+)
 MCP_NO_CONNECTION = "It was not asked: the workspace has as many MCP connections in use as it may have."
 
 

@@ -23,6 +23,12 @@ def changed_since_asked(tool: str) -> str:
     return f"Not executed: {tool} has changed since a person approved this call. If it is still needed, make it again."
 
 
+APPROVAL_LAPSED = (
+    "Not executed: a person approved this call, and the approval lapsed before it could begin. If it is still needed, "
+    "make it again."
+)
+
+
 def nobody_asked(tool: str) -> str:
     return f"Not executed: {tool} needs a person's approval, and this run may not ask anybody. Go on without it."
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typing_extensions import TypedDict
 
-from weftline import Agent, Bounded, Conflict, Engine, Limits, Paging, Provided, RunFailed, ServerData, tool
+from weftline import Agent, Bounded, Conflict, Engine, Limits, Paging, Provided, RunFailed, RunInfo, ServerData, tool
 from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
 from weftline.errors import InvalidRequest, NotFound
 from weftline.events import CallFinished
 from weftline.outcome import Bounds
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.base import ToolOutput
 
 from .kit import results_in
 
@@ -226,3 +229,29 @@ def test_what_does_not_go_with_an_external_tool_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             tool(external=True, **options)(together)  # type: ignore[call-overload]
+
+
+async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothing(tmp_path: Path) -> None:
+    """Its tools are opened for it: the run was not in memory."""
+    model = ScriptedModel([RAIN])
+    opened, go_on = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def slow(run: RunInfo) -> AsyncGenerator[None]:
+        opened.set()
+        await go_on.wait()
+        yield
+
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path) as engine:
+            run = await engine.start(Agent(model, name="clerk", tools=[weather]), "Go.")
+            (call_id,) = ids(await offered(run))
+        async with Engine(tmp_path, agents=[Agent(model, name="clerk", tools=[weather], deps=slow)]) as engine:
+            host = await engine.runtime()
+            key = await engine.locate(run.id)
+            output = ToolOutput.of('{"city": "Rome", "degrees": 20}')
+            answering = asyncio.create_task(host.answer(key, call_id, output))
+            await opened.wait()
+            await host.cancel(key)
+            go_on.set()
+            assert not await answering

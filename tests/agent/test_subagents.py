@@ -30,9 +30,12 @@ from weftline import (
 from weftline.agent.ancestors import CHILD_POINTS
 from weftline.agent.hooks_outside import McpToolGate, SpawnBefore, SpawnComplete, SpawnError
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
+from weftline.kernel.decide import decide
+from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
+from weftline.runtime import recovery, residents
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.lineage import Lineage
 from weftline.store.base import RunFilter
@@ -600,6 +603,31 @@ async def test_a_resume_that_got_no_answer_can_be_sent_again(tmp_path: Path) -> 
             await interrupted
         await run.resume()
         assert (await run.result()).text == "Top."
+
+
+async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would read what they come to, and they may wait for ever."""
+    monkeypatch.setattr(recovery, "RETRY_S", 0.0)
+
+    def buggy(state: State) -> Decision:
+        if state.parent is None and not state.broken:
+            raise ValueError("a bug")
+        return decide(state)
+
+    hanging = Hanging()
+    agent, model = nested(hanging)
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, models=catalog(lab=model)) as engine:
+        run = await engine.start(agent, "Go.")
+        await hanging.begun.wait()
+        (child,) = await children_of_running(engine, run.id)
+        monkeypatch.setattr(residents, "decide", buggy)
+        await run.follow_up("Are you there?")
+        with pytest.raises(RunFailed):
+            await run.result()
+        assert (await engine.attach(child).result()).status == "cancelled"
+    assert hanging.stopped == 1
 
 
 # Surviving

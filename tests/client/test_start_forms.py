@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.json import decode, encode
@@ -36,3 +37,21 @@ async def test_run_waits_start_returns_a_handle_and_all_waiters_get_the_same(
     for call in (client.run, client.start):
         with pytest.raises(NotFound, match="agent"):
             await call("hi", agent_id="nobody")
+
+
+async def test_a_client_can_tell_the_engine_what_the_protocol_lets_it(client: AsyncClient) -> None:
+    since = datetime(2026, 1, 31, tzinfo=UTC)
+    run = await client.start(
+        "hi",
+        model_id="scripted:hello",
+        turn_id="turn-7",
+        memo={"ticket": 7},
+        search_attributes={"Customer": "c1", "Since": since},
+        task_queue="gpu",
+        retry_policy={"maxAttempts": 3},
+    )
+    shown = decode(await client.http.call("GET", f"/agent-runs/{run.id}/snapshot"))
+    assert (shown["turnId"], shown["memo"], shown["taskQueue"]) == ("turn-7", {"ticket": 7}, "gpu")
+    assert shown["searchAttributes"] == {"Customer": "c1", "Since": {"datetime": "2026-01-31T00:00:00+00:00"}}
+    assert shown["retryPolicy"]["maxAttempts"] == 3
+    await run.result()

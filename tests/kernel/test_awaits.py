@@ -7,7 +7,7 @@ import pytest
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, CallStarted, Limits, RunAdopted
 from weftline.kernel.policy import PolicyRule
-from weftline.kernel.state import Decision
+from weftline.kernel.state import Decision, StartChild
 
 from .world import AT0, SECOND, Ask, World, call, text
 
@@ -214,6 +214,18 @@ def test_a_question_of_a_tool_expires_like_any_other() -> None:
     assert world.offer(AwaitOpened(0, 0, "await_0_0_1", "question", one.digest, 60 * SECOND), attempt=1)
     world.wait_until(AT0 + 61 * SECOND)
     assert world.hows(0) == ["denied"]
+
+
+def test_an_agent_is_not_called_with_an_approval_that_has_lapsed_since_its_call_was_announced() -> None:
+    world = asked("hire", limits=Limits(grant_ttl_us=60 * SECOND))
+    assert world.say("approved") and world.heads(CallOpened)
+    assert [type(command) for command in world.running] == [StartChild]
+    assert decide(world.state).due_at == AT0 + 60 * SECOND
+    world.auto = False
+    world.wait_until(AT0 + 60 * SECOND)
+    assert not world.offer(CallStarted(0, 0, 1, child="run_1", id="c0-0", name="hire"), attempt=1)
+    world.settle()
+    assert (world.hows(0), world.heads(CallStarted)) == (["skipped"], [])
 
 
 @pytest.mark.parametrize("outcome", ["answered", "denied"])

@@ -39,7 +39,7 @@ def test_the_log_stays_as_it_is_and_a_template_that_fails_changes_nothing() -> N
     event = project(head, body, run_id="run_1")
     assert event is not None
     before = bytes(body)
-    shown = DisplayHints({"pay": "Paying {n}"}).shown(head, body, event)
+    shown = DisplayHints({"pay": "Paying {n}"}).with_hint(head, body, event)
     assert b'"displayHint":"Paying 1"' in shown[1] and b'"displayHint":"Pays"' in event[1] and body == before
-    assert DisplayHints({"pay": "Paying {nobody}"}).shown(head, body, event) == event
-    assert DisplayHints({"look": "Looking"}).shown(head, body, event) == event
+    assert DisplayHints({"pay": "Paying {nobody}"}).with_hint(head, body, event) == event
+    assert DisplayHints({"look": "Looking"}).with_hint(head, body, event) == event

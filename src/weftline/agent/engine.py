@@ -170,8 +170,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self.store, self._tools.records = store, store.records
         try:
             await self._open_on(store)
-            for beside in self._companions:
-                await self._guests.enter_async_context(beside())
+            for companion in self._companions:
+                await self._guests.enter_async_context(companion())
         except BaseException:
             if self._host is None:
                 await store.close()  # which the host would do

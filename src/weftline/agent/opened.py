@@ -16,7 +16,7 @@ from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
 logger = logging.getLogger(__name__)
 
 Notify: TypeAlias = Callable[[Point], Awaitable[None]]
-"""Never raises: what it tells of concerns other runs too."""
+"""Never raises: what it reports concerns other runs too."""
 
 
 async def _discard(point: Point) -> None:

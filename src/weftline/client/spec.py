@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -39,6 +40,11 @@ class MessageOptions(TypedDict, total=False):
     max_output_tokens: int | None
     metadata: Mapping[str, str] | None
     labels: Mapping[str, str] | None
+    turn_id: str | None
+    memo: Mapping[str, Any] | None
+    search_attributes: Mapping[str, Any] | None
+    task_queue: str | None
+    retry_policy: Mapping[str, float] | None
     deadline_s: float | None
     lease_s: float | None
     idempotency_key: str | None
@@ -100,6 +106,11 @@ _WIRE = {
     "max_output_tokens": "maxOutputTokens",
     "metadata": "metadata",
     "labels": "labels",
+    "turn_id": "turnId",
+    "memo": "memo",
+    "search_attributes": "searchAttributes",
+    "task_queue": "taskQueue",
+    "retry_policy": "retryPolicy",
 }
 _LOCAL = frozenset({"attachments", "tools", "output_type", "deadline_s", "lease_s", "idempotency_key", "on_event"})
 
@@ -126,6 +137,10 @@ def body_of(
         value = options.get(name)
         if value is not None:
             body[wire] = value
+    if attributes := options.get("search_attributes"):
+        body["searchAttributes"] = {
+            name: {"datetime": value} if isinstance(value, datetime) else value for name, value in attributes.items()
+        }
     check_lease(options.get("lease_s"))
     if asks and ("prompt" in body) == ("messages" in body):
         raise InvalidSpec("give either a prompt or messages")

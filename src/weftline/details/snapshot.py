@@ -121,15 +121,15 @@ class SnapshotFold:
         match head:
             case RunCreated():
                 given = _decode_given(bodies.decode_created(body).plan)
-                told = given.engine or EngineOptions()
+                options = given.engine or EngineOptions()
                 self._run = replace(
                     self._run,
                     created_at=at,
                     labels=given.labels,
-                    memo=told.memo,
-                    search_attributes=told.plain_attributes,
-                    task_queue=told.task_queue,
-                    retry_policy=told.retry_policy,
+                    memo=options.memo,
+                    search_attributes=options.plain_attributes,
+                    task_queue=options.task_queue,
+                    retry_policy=options.retry_policy,
                 )
             case TurnCompleted():
                 text = bodies.decode_turn(body).message.text

@@ -178,7 +178,8 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
     if call is None or s.control.cancel or s.control.paused or policies.is_late(s) or is_overdue(s):
         return False
     if call.child is not None:
-        return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1
+        lapsed = call.grant is not None and call.grant.expires_at <= s.now
+        return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1 and not lapsed
     lost = call.stage == "started" and call.lost and call.effect == "reconcile"
     return lost and call.attempt == attempt and head.attempt == attempt + 1
 

@@ -7,7 +7,7 @@ from typing import Literal
 from weftline import prompts, prompts_code, prompts_people, prompts_policy
 from weftline.kernel import budgeting, guards, leases, policies
 from weftline.kernel.calls import asks_about_doubt, await_id, earliest_deadline, next_waiting
-from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id, said
+from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
     AwaitKind,
     AwaitOpened,
@@ -77,7 +77,7 @@ def carry_on(s: State) -> Decision:
             if call.child_ended:
                 start.append(FinishChild(s.turn - 1, index))
         elif call.asked_back:
-            append += said(s, index)  # nothing while its person has yet to answer
+            append += result_of_answer(s, index)  # nothing while its person has yet to answer
         elif not call.lost:
             if not s.may_be_cut_off(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
@@ -142,12 +142,17 @@ def _ask(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -
 
 
 def _outdated(s: State) -> list[New]:
-    """Asks again about calls that did not begin while their approval held."""
+    """Asks again about calls that did not begin while their approval held.
+
+    One that is announced is answered instead: the run that was to carry it out is not made.
+    """
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.grant is not None and call.grant.expires_at <= s.now:
             if call.asks is not None and call.stage == "asked":
                 append.append(_ask(s, index, call.asks.kind, call.asks.timeout_us))
+            elif call.stage == "opened":
+                append.append(closed(s, index, "skipped", prompts_people.APPROVAL_LAPSED))
             else:
                 append.append(_ask(s, index, "doubt"))
     return append
@@ -158,8 +163,8 @@ def _recover(s: State, index: int, call: Call, append: list[New], start: list[Co
     begins for now."""
     if call.awaiting:
         pass
-    elif told := said(s, index):
-        append += told
+    elif results := result_of_answer(s, index):
+        append += results
     elif call.grant is not None:
         if not still:
             append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
@@ -237,7 +242,7 @@ def _orphans(s: State) -> list[New]:
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
         if call.stage == "asked":
-            append += said(s, index) or blocked(s, index, "not_run", prompts_code.PARENT_ENDED)
+            append += result_of_answer(s, index) or blocked(s, index, "not_run", prompts_code.PARENT_ENDED)
         elif call.stage == "opened":
             append.append(closed(s, index, "skipped", prompts_code.PARENT_ENDED))
     return append

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from weftline import prompts_policy
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
-from weftline.kernel.endings import await_closed, blocked, end, said
+from weftline.kernel.endings import await_closed, blocked, end, result_of_answer
 from weftline.kernel.entries import OF_RUN, AttemptFailed, AwaitOpened, CallClosed, Fact, RunEnded, TurnCompleted
 from weftline.kernel.state import Decision, New, State
 
@@ -51,7 +51,7 @@ def before_batch(s: State) -> Decision | None:
         if call.stage == "asked":
             if call.awaiting:
                 append.append(await_closed(s, index, "withdrawn"))
-            append += said(s, index) or blocked(s, index, "cap", text)
+            append += result_of_answer(s, index) or blocked(s, index, "cap", text)
     return Decision(tuple(append))
 
 

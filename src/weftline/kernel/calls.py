@@ -236,8 +236,8 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    # A client-side call is offered with this, and a child run is made next: the grant is used.
-    grant = None if head.blocked or head.client is not None or call.child is not None else call.grant
+    # A client-side call is offered with this: the grant is used.
+    grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
     batch = _changed(batch, head.index, announced)
     batch = replace(batch, asked=batch.asked - 1, gated=batch.gated - call.gated)

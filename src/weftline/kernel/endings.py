@@ -80,8 +80,8 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
     for index, call in enumerate(s.batch.calls):
         if call.stage == "closed" or index in skip:
             continue
-        if told := said(s, index):
-            append += told
+        if results := result_of_answer(s, index):
+            append += results
         elif call.stage == "asked":
             append += blocked(s, index, how, closing)
         elif call.stage == "started" and _may_have_happened(call):
@@ -91,7 +91,7 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
     return append
 
 
-def said(s: State, index: int) -> tuple[New, ...]:
+def result_of_answer(s: State, index: int) -> tuple[New, ...]:
     """The result of a call if it is a person's word, and that has been given. It stands, whatever ends the run.
 
     Empty if nobody has said anything, or what was said is that the call may run.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from weftline import prompts_policy
 from weftline.kernel import compaction
-from weftline.kernel.endings import await_closed, blocked, closed, end, said, settled
+from weftline.kernel.endings import await_closed, blocked, closed, end, result_of_answer, settled
 from weftline.kernel.entries import CallClosed, Fact, How
 from weftline.kernel.policy import (
     GRACE_US,
@@ -235,8 +235,8 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
             continue  # it has until the grace is over, unless the engine might have something against it
         if call.awaiting:
             append.append(await_closed(s, index, "withdrawn"))
-        if told := said(s, index):
-            append += told
+        if results := result_of_answer(s, index):
+            append += results
         elif call.stage == "asked":
             append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
         elif (call.stage == "opened" and call.client is None) or call.asked_back:

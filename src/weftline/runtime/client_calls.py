@@ -85,8 +85,8 @@ class ClientCalls:
 
     async def _fitting(self, run: LiveRun, question: Question, output: ToolOutput) -> ToolOutput:
         """The result of a call of a tool that says what it returns. Raises `InvalidRequest` if it does not fit."""
-        await self._open_tools(run)
         call, text = run.state.batch.calls[question.index], joined_text(output.parts)
+        await self._open_tools(run)  # it may have gone on by then, or have ended
         result = UNSET if output.is_error else text
         one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
         (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)

@@ -214,7 +214,7 @@ class RunCode(Protocol):
         """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
 
         `memory` is what the run's tools remember; changes are stored. `messages` are what the run starts from. It is
-        asked `anew` when the agent's own instructions have changed since, and makes the run's from those.
+        asked to `rebuild` when the agent's own instructions have changed since, and makes the run's from those.
         """
         ...
 

@@ -228,7 +228,7 @@ class Conversation:
 
     @property
     def own_input(self) -> range:
-        """Where the messages are that the run was begun with, after what it was told of an earlier conversation."""
+        """Where the messages are that the run was begun with, after those of an earlier conversation."""
         first = self._given
         while first > 0 and isinstance(self.messages[first - 1], User):
             first -= 1
@@ -414,12 +414,12 @@ class Conversation:
             self.unavailable = (*self.unavailable, head.name)
         if head.how not in _NOT_COUNTED:
             self.counts[head.name] = self.counts.get(head.name, 0) + 1
-        shown = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
-        turn.close(head, closed, shown)
+        visible = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
+        turn.close(head, closed, visible)
         if head.parent:
             return
         self.last_hint = turn.hints.get(head.index, self.last_hint)
-        self._grow(size if shown is closed.parts else output_bytes(shown))
+        self._grow(size if visible is closed.parts else output_bytes(visible))
         if (results := turn.all_results) is not None:
             self._add(results, 0)
             for text in turn.after_results:

@@ -13,7 +13,6 @@ from typing import Protocol
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
@@ -43,7 +42,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.step import Step, take_in, thread_end
+from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd, Write
@@ -217,8 +216,13 @@ class Driver:
             raise
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
+    def note(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
+        """Appends observations to a run that may not be driven: its row is this process's with the first of them."""
+        self.take_over(run)
+        self._log.observe(run, kind, encoded)
+
     def take_over(self, run: LiveRun) -> None:
-        """Before the first fact of this process: says that nobody was there since the latest one of another."""
+        """Before the first entry of this process: says that nobody was there since the latest one of another."""
         if run.log.taken_over:
             run.log.taken_over = False
             if run.log.state.keeps_time:
@@ -359,9 +363,9 @@ class Driver:
         return (draft,)
 
     def _fire_if_due(self, run: LiveRun) -> None:
-        """So that nothing begins after the time of a run is up, however late its timer is."""
+        """So that nothing begins after the time of a run, or of an approval, is up, however late its timer is."""
         at = self._services.clock.now_us()
-        if policies.is_due(run.log.state, at):
+        if time_has_come(run.log.state, at):
             self.record(run, (Draft(TimerFired(at)),))
 
     def _with_child(self, run: LiveRun, draft: Draft, plan: RunPlan) -> Draft:

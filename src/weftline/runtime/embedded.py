@@ -425,8 +425,8 @@ class EmbeddedEngine(StoredRuns):
         messages: Sequence[str] = (),
     ) -> None:
         """Lets a paused run go on. The model reads `messages` before its next turn."""
-        say = self._interrupts
-        await say.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
+        interrupts = self._interrupts
+        await interrupts.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
     async def steer(
         self,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import FORMAT
+from weftline.kernel.entries import FORMAT, Fact
 from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
 from weftline.runtime.turns import Turns
@@ -345,6 +345,16 @@ class Hub:
             missing=missing,
             newer=page.format > FORMAT,
         )
+
+
+def committed_batch(run_id: str, write: Write, heads: Sequence[Fact], *, first_seq: int, size: int) -> EntryBatch:
+    """What a commit has added to the log of a run; `heads` are its facts, decoded."""
+    items: list[Stored] = []
+    seq = first_seq
+    for item in write.items:
+        items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
+        seq += item.count
+    return EntryBatch(run_id, items, size=size, last_seq=seq - 1, ended=write.ended_at is not None, heads=heads)
 
 
 class _RecentRun(Struct, eq=False):

@@ -23,19 +23,19 @@ def parts_within(limit_bytes: int | None, closed: ClosedBody) -> tuple[UserPart,
     texts = [part.text for part in parts if isinstance(part, Text)]
     if sum([len(text.encode()) for text in texts]) <= limit_bytes:
         return parts
-    shown: dict[str, Any] = {"omitted": True, "reason": REASON}
+    fields: dict[str, Any] = {"omitted": True, "reason": REASON}
     if preview := preview_of("\n".join(texts)):
-        shown["preview"] = preview
+        fields["preview"] = preview
     if closed.bounds is not None:
-        shown["bounds"] = _bounds(closed.bounds)
-    return Text(canonical_value(shown).decode()), *[part for part in parts if not isinstance(part, Text)]
+        fields["bounds"] = _bounds(closed.bounds)
+    return Text(canonical_value(fields).decode()), *[part for part in parts if not isinstance(part, Text)]
 
 
 def _bounds(bounds: Bounds) -> dict[str, Any]:
-    shown: dict[str, Any] = {"returned": bounds.returned, "truncated": bounds.truncated}
+    fields: dict[str, Any] = {"returned": bounds.returned, "truncated": bounds.truncated}
     more = {
         "total": bounds.total,
         "next_cursor": bounds.next_cursor,
         "refinement_hint": bounds.refinement_hint or None,
     }
-    return shown | {name: value for name, value in more.items() if value is not None}
+    return fields | {name: value for name, value in more.items() if value is not None}

@@ -81,10 +81,10 @@ class RunOpener:
         rendered, memory = None, RunMemory(work.conversation.memory)
         deploy = NO_DEPLOY if work.conversation.digests is None else deploy_for(run.state, work, self._tools)
         changed = deploy.adopted
-        anew = "prompt" in changed
-        if code is not None and (anew or work.conversation.system is None):
+        rebuild = "prompt" in changed
+        if code is not None and (rebuild or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
-            rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=anew)
+            rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=rebuild)
         # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
@@ -95,7 +95,9 @@ class RunOpener:
         if deploy.asks is not None:
             facts.append(deploy.asks)
         if changed:
-            body = b"" if not anew else encode(RenderedBody(rendered or "", work.conversation.changes(memory.changed)))
+            body = (
+                b"" if not rebuild else encode(RenderedBody(rendered or "", work.conversation.changes(memory.changed)))
+            )
             facts.append(Draft(DeployAdopted(changed), body))
         elif rendered is not None and work.conversation.system is None:
             facts.append(

@@ -1,4 +1,4 @@
-"""What a tool tells of its progress, on the way into the log: as much as is worth storing, and no more."""
+"""The progress that a tool reports, on the way into the log: as much as is worth storing, and no more."""
 
 from __future__ import annotations
 

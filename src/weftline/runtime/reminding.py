@@ -42,8 +42,8 @@ def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequ
     if first:
         text = _joined(first)
         request = replace(request, system=f"{text}\n\n{request.system}" if request.system else text)
-    beside = [one.text for one in reminders if one.attachment == "user_turn"]
-    return _with_message(request, _joined(beside), at=_place(request.messages)) if beside else request
+    with_user = [one.text for one in reminders if one.attachment == "user_turn"]
+    return _with_message(request, _joined(with_user), at=_place(request.messages)) if with_user else request
 
 
 def _place(messages: Sequence[Message]) -> int:

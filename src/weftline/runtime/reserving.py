@@ -89,7 +89,7 @@ def _held(
         return Held(day, accounts)  # asking it fails at once, and says why
     size = begins.estimate or _estimate(state, work)
     tokens = size * INPUT_FACTOR
-    output = answer_tokens(work, model) if type(begins) is AttemptStarted else _most_tokens(model, thinks=True)
+    output = answer_tokens(work, model) if type(begins) is AttemptStarted else _max_tokens(model, thinks=True)
     if not _has_price(work, model) and ledger.counts_usd(accounts, rules):
         return BudgetRefused("run", "usd", 0, 0, 0, 0, accounts[0], outcome="stop", model=model.catalog_id)
     is_last = type(begins) is AttemptStarted and begins.final
@@ -122,10 +122,10 @@ def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
     asked = work.plan.sampling.max_output_tokens
     if asked is not None:
         return asked
-    return _most_tokens(model, thinks=work.plan.reasoning != 0)
+    return _max_tokens(model, thinks=work.plan.reasoning != 0)
 
 
-def _most_tokens(model: ResolvedModel, *, thinks: bool) -> int:
+def _max_tokens(model: ResolvedModel, *, thinks: bool) -> int:
     """What is asked for if nobody says."""
     most = ANSWER_TOKENS + (THINKING_TOKENS if thinks and model.entry.reasoning is not False else 0)
     own = model.entry.max_output_tokens

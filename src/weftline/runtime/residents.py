@@ -25,9 +25,8 @@ from weftline.runtime.behind import BehindRuns
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.driver import CUT_S, Driver
-from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
-from weftline.runtime.hub import Hub
+from weftline.runtime.hub import Hub, committed_batch
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage, note_calls
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
@@ -38,7 +37,7 @@ from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
-from weftline.store.base import LogStore, Progress, Stored, Write, Written
+from weftline.store.base import LogStore, Progress, Write, Written
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class Residents:
         self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
-        self.driver.on_calls = partial(note_calls, self._runs, self.log.observe)
+        self.driver.on_calls = partial(note_calls, self._runs, self.driver.note)
 
     @property
     def stopping(self) -> bool:
@@ -455,7 +454,9 @@ class Residents:
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
         if write.items:
-            self._publish(run, write, heads, result.first_seq, size)
+            facts = [draft.head for draft in heads]
+            batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
+            self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:
             self.recovery.progressed(run.key)
         state = run.log.state
@@ -492,17 +493,6 @@ class Residents:
                 self.on_unopened_end(run)
             if not run.active and run.log.idle:
                 self._forget(run)
-
-    def _publish(self, run: LiveRun, write: Write, heads: Sequence[Draft], first_seq: int, size: int) -> None:
-        items: list[Stored] = []
-        seq = first_seq
-        for item in write.items:
-            items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
-            seq += item.count
-        facts = [draft.head for draft in heads]
-        ended = write.ended_at is not None
-        batch = EntryBatch(run.work.run_id, items, size=size, last_seq=seq - 1, ended=ended, heads=facts)
-        self._hub.publish(run.key, batch, workspace=run.workspace)
 
     def _promote(self, key: int) -> None:
         run = self._runs.get(key)
@@ -568,7 +558,15 @@ class Residents:
             self.consider(run)
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        children = run.state.open_children
         self.driver.record(run, facts)
+        if children:
+            self._spawn(self._cancel_after(run, children))
+
+    async def _cancel_after(self, run: LiveRun, children: Sequence[str]) -> None:
+        """Cancels the children of a run that has ended before them, once that is durable."""
+        await self.log.durable(run)
+        await self._lineage.cancel(children)
 
     def orphaned(self, run: LiveRun) -> None:
         """Cancels a child whose parent has ended, which only a damaged one does before its children."""

@@ -39,7 +39,7 @@ mappings."""
 
 
 class SandboxUnavailable(WeftlineError):
-    """An engine is not installed, or the machine lacks what it was told to need."""
+    """An engine is not installed, or the machine lacks something that it was configured to need."""
 
     default_code = "sandbox_unavailable"
 

@@ -286,7 +286,7 @@ class Session:
         return function
 
     def _called(self, id: int, args: Any) -> Coroutine[Any, Any, object]:
-        """Tells of the call at once, in a thread of monty's: the code may end without ever waiting for it."""
+        """Reports the call at once, in a thread of monty's: the code may end without ever waiting for it."""
         future: asyncio.Future[object] = self._loop.create_future()
         try:
             given = encode(copied(args, "arguments", max_parts=MAX_PARTS))

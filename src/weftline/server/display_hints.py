@@ -25,7 +25,7 @@ class DisplayHints:
     def __bool__(self) -> bool:
         return bool(self._templates)
 
-    def shown(self, head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
+    def with_hint(self, head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
         """The event that is made of an entry, as streams show it. A template that fails changes nothing."""
         if not isinstance(head, CallOpened | CallUnclaimed) or head.name not in self._templates:
             return event

@@ -125,16 +125,16 @@ class StoredLogs:
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
         raise self._nobody("cancel the run")
 
-    async def pause(self, key: int, **said: Any) -> None:
+    async def pause(self, key: int, **options: Any) -> None:
         raise self._nobody("pause the run")
 
-    async def resume(self, key: int, **said: Any) -> None:
+    async def resume(self, key: int, **options: Any) -> None:
         raise self._nobody("resume the run")
 
-    async def steer(self, key: int, text: str, **said: Any) -> str:
+    async def steer(self, key: int, text: str, **options: Any) -> str:
         raise self._nobody("send the message")
 
-    async def follow_up(self, key: int, text: str, **said: Any) -> str:
+    async def follow_up(self, key: int, text: str, **options: Any) -> str:
         raise self._nobody("send the message")
 
     def _nobody(self, what: str) -> Conflict:

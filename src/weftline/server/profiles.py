@@ -54,4 +54,4 @@ async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str], hi
     for one in await engine.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
             projection.learn_whole(decode_fact.decode(one.head), one.body)
-    return profiled(ProfiledFrames(projection, types, show=hints.shown))
+    return profiled(ProfiledFrames(projection, types, show=hints.with_hint))

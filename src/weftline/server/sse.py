@@ -254,7 +254,7 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
                 continue
             event = project(fact, item.body, run_id=batch.run_id)
             if hints is not None and event is not None:
-                event = hints.shown(fact, item.body, event)
+                event = hints.with_hint(fact, item.body, event)
         except UNREADABLE:
             if not batch.newer:
                 logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)

@@ -16,7 +16,7 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Callbacks(Protocol):
-    """What a parser tells of the requests that it reads."""
+    """What a parser reports about the requests that it reads."""
 
     def on_message_begin(self) -> None: ...
     def on_url(self, url: bytes) -> None: ...

@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 MAX_WAIT_S = 300.0
 """How long code may wait for its turn, which does not count as running."""
 _END_S = 10.0
-"""What remains to end it and to tell of it before the call as a whole is given up."""
+"""The time left to end it and report on it before the whole call is given up."""
 
 
 class CodeSpec(Struct, frozen=True, omit_defaults=True):

@@ -31,7 +31,7 @@ class WireRetryPolicy(Struct, rename="camel"):
     backoff_coefficient: float | None = None
 
 
-class ShownRetryPolicy(Struct, rename="camel"):
+class StoredRetryPolicy(Struct, rename="camel"):
     max_attempts: int
     initial_interval_ms: int
     backoff_coefficient: float
@@ -57,12 +57,12 @@ def options_of(
     return engine_options(memo=memo, search_attributes=values, task_queue=task_queue, retry_policy=policy)
 
 
-def shown_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
+def to_wire_attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
     return {
         name: {_TIME: value.isoformat()} if isinstance(value, datetime) else value for name, value in attributes.items()
     }
 
 
-def shown_retry(policy: RetryPolicy) -> ShownRetryPolicy:
+def to_wire_retry(policy: RetryPolicy) -> StoredRetryPolicy:
     interval_ms = round(policy.initial_interval_s * 1000)
-    return ShownRetryPolicy(policy.max_attempts, interval_ms, policy.backoff_coefficient)
+    return StoredRetryPolicy(policy.max_attempts, interval_ms, policy.backoff_coefficient)

@@ -12,7 +12,7 @@ from weftline.details import Phase
 from weftline.details.projection import type_of
 from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
 from weftline.wire.details import wire_name
-from weftline.wire.engine_options import ShownRetryPolicy, shown_attributes, shown_retry
+from weftline.wire.engine_options import StoredRetryPolicy, to_wire_attributes, to_wire_retry
 from weftline.wire.responses import JsonObject, Time, Tokens, iso, tokens
 
 _Status: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
@@ -72,7 +72,7 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     memo: dict[str, Any]
     search_attributes: dict[str, Any]
     task_queue: str | None
-    retry_policy: ShownRetryPolicy
+    retry_policy: StoredRetryPolicy
     last_message: str | None
     """What the model has said last."""
     awaits: list[OpenQuestion]
@@ -97,9 +97,9 @@ def to_wire_snapshot(run: RunSnapshot) -> WireSnapshot:
         updated_at=iso(run.updated_at),
         labels=run.labels,
         memo=run.memo,
-        search_attributes=shown_attributes(run.search_attributes),
+        search_attributes=to_wire_attributes(run.search_attributes),
         task_queue=run.task_queue or None,
-        retry_policy=shown_retry(run.retry_policy),
+        retry_policy=to_wire_retry(run.retry_policy),
         last_message=run.last_message,
         awaits=[_question(one) for one in run.awaits],
         tool_calls=[_call(one) for one in run.calls],

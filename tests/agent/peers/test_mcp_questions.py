@@ -15,6 +15,7 @@ from weftline.agent.asking import Await
 from weftline.errors import Conflict
 from weftline.events import ChildEnded
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.mcp.asking import Caller, caller_of
 from weftline.tools.mcp.forms import Form
 
 from .small import Small, model, offered
@@ -147,10 +148,29 @@ async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run
         (question,) = await asked(engine, run)
         with agent.override(model=model(calls("small__ask", what="2"))):
             other = await agent.run("Two.", engine=engine)
-        assert "Nobody can be asked" in other.calls[-1].result
+        assert "perhaps about another run" in other.calls[-1].result
+        assert "Who are you?" not in other.calls[-1].result
         await run.answer(question.id, {"name": "Ann"})
         result = await run.result()
     assert '"name": "Ann"' in result.calls[-1].result
+    assert "Who are you?" not in result.calls[-1].result
+
+
+async def test_a_question_that_may_be_that_of_a_call_that_was_cut_off_is_put_to_nobody(tmp_path: Path) -> None:
+    agent = Agent(model(calls("small__ask", what="1")), tools=[Small(tmp_path).tools])
+    async with Engine() as engine:
+        run = await engine.start(agent, "One.")
+        await asked(engine, run)
+        await run.cancel()
+        with agent.override(model=model(calls("small__ask", what="2"))):
+            other = await agent.run("Two.", engine=engine)
+    assert "perhaps about another run" in other.calls[-1].result
+
+
+def test_whose_question_it_is_is_clear_while_all_calls_are_of_one_run() -> None:
+    one, again, other = (Caller(run, print) for run in ("run_1", "run_1", "run_2"))
+    assert caller_of([one, again]) is one and caller_of([one], {"run_1"}) is one
+    assert caller_of([one, other]) is None and caller_of([other], {"run_1"}) is None and caller_of([]) is None
 
 
 async def test_a_cancelled_run_closes_the_question(tmp_path: Path) -> None:

@@ -125,6 +125,20 @@ async def test_a_question_of_such_a_server_is_declined_and_the_model_is_told(
     assert text.startswith("paid, decline") and "'Really?'" in text and "declined" in text
 
 
+async def test_a_connection_on_which_a_call_was_cut_off_is_not_used_again(pool: McpPool) -> None:
+    """What the server asks on it may be about the run of that call."""
+    async with serving(modern(REFUSALS["unknown method"], [])) as server:
+        where = McpAddress(1, f"{server.url}/mcp")
+        async with pool.use(where) as first:
+            first.cut_off("run_1")
+            async with pool.use(where) as second:
+                assert second is not first and not first.ended
+            async with pool.use(where) as third:
+                assert third is second
+        assert first.ended and not second.ended
+        await pool.aclose()
+
+
 async def test_a_server_that_wants_a_login_says_how_to_log_in(pool: McpPool) -> None:
     seen: list[str] = []
 

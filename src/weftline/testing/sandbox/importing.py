@@ -67,22 +67,22 @@ async def urls_cannot_be_imported(bench: Bench) -> None:
 
 async def a_link_error_comes_before_any_statement(bench: Bench) -> None:
     ran: list[object] = []
-    tell = {"tell": ran.append}
+    functions = {"tell": ran.append}
     wrong = [
         ("tell(1); import { gone } from 'lib'; export default 1", "tell(1)\nfrom lib import gone\ndefault = 1", "lib"),
         ("tell(1); import 'nothing'; export default 1", "tell(1)\nimport nothing\ndefault = 1", "nothing"),
         ("tell(1);\nlet x = (;", "tell(1)\nx = (", "<runCode>"),
     ]
     for script, python, specifier in wrong:
-        error = await error_of(bench.start(script, python, globals=tell, imports={"lib": {"x": 1}}), "link_error")
+        error = await error_of(bench.start(script, python, globals=functions, imports={"lib": {"x": 1}}), "link_error")
         assert error.specifier == specifier
         assert error.name != "SyntaxError" or (error.filename, error.line) == ("<runCode>", 2)
     assert ran == []
     if bench.language != "python":
         source = "tell(1); import { x } from './broken.js'; export default x"
-        execution = bench.start(source, "", globals=tell, modules={"broken.js": "let x = ("})
+        execution = bench.start(source, "", globals=functions, modules={"broken.js": "let x = ("})
         assert (await error_of(execution, "link_error")).specifier == "broken.js"
-        execution = bench.start("tell(1); import '../../up.js'; export default 1", "", globals=tell)
+        execution = bench.start("tell(1); import '../../up.js'; export default 1", "", globals=functions)
         assert (await error_of(execution, "link_error")).specifier == "../../up.js"
         assert ran == []
 

@@ -20,8 +20,10 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.testing.simulation.evidence import Evidence, RunLog
-from weftline.testing.simulation.tools import ASKING, ASKS_A_QUESTION
+from weftline.testing.simulation.tools import ASKING, ASKS_A_QUESTION, SUBAGENTS
 from weftline.testing.simulation.trace import require
+
+NEED_APPROVAL = frozenset((*ASKING, SUBAGENTS[-1]))
 
 
 def check_approvals(evidence: Evidence, logs: Sequence[RunLog]) -> None:
@@ -90,7 +92,7 @@ def _granted(log: RunLog) -> None:
                 digests[head.turn, head.index] = head.digest
                 if answer.remember is not None:
                     patterns[head.id] = answer.remember.tool
-            case CallStarted() if names[head.turn, head.index] in ASKING and head.attempt == 1:
+            case CallStarted() if names[head.turn, head.index] in NEED_APPROVAL and head.attempt == 1:
                 call = head.turn, head.index
                 who = f"run {log.key}: call {call} of {names[call]}"
                 if call in allowed:

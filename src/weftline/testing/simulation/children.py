@@ -130,9 +130,9 @@ def _results(log: RunLog, by_id: dict[str, RunLog]) -> None:
 def _same_end(log: RunLog, head: ChildEnded, child: RunLog) -> None:
     end = child.end
     assert end is not None
-    told = head.status, head.code, head.usage, head.cost_nusd, head.estimated, head.turns
+    recorded = head.status, head.code, head.usage, head.cost_nusd, head.estimated, head.turns
     real = end.status, end.code, end.usage, end.cost_nusd, end.estimated, end.turns
-    require("H3", told == real, f"run {log.key}: child {child.key} ended as {real}, and its parent says {told}")
+    require("H3", recorded == real, f"run {log.key}: child {child.key} ended as {real}, and its parent says {recorded}")
 
 
 def _same_result(who: str, entry: Entry, head: CallClosed, child: RunLog) -> None:
@@ -140,7 +140,7 @@ def _same_result(who: str, entry: Entry, head: CallClosed, child: RunLog) -> Non
     assert end is not None
     text = body.text or body.partial_text or ""
     right = as_result(head.name, ChildEnd(child.run_id, end.status, text, body.error, end.code))
-    found = joined_text(bodies.decode_closed(entry.body).parts)
+    found = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits
     same = (found, head.is_error) == (joined_text(right.parts), right.is_error)
     require("H2", same, f"{who} is {found!r}, and its child {child.key} came to {joined_text(right.parts)!r}")
 
@@ -155,10 +155,10 @@ def _cancelled_with_it(evidence: Evidence, log: RunLog, by_id: dict[str, RunLog]
             cancelled_s = when_s(evidence, entry)
         elif isinstance(head, ChildEnded) and cancelled_s is not None:
             child = by_id[head.child]
-            told = any(isinstance(one.head, CancelRequested) for one in child.entries)
+            cancelled = any(isinstance(one.head, CancelRequested) for one in child.entries)
             by_s = cancelled_s + LATE_S
             late = when_s(evidence, child.entries[-1]) > by_s and is_quiet(evidence, cancelled_s, by_s)
-            require("C9", told or not late, f"run {log.key} was cancelled, and its child {child.key} was not")
+            require("C9", cancelled or not late, f"run {log.key} was cancelled, and its child {child.key} was not")
 
 
 def _reserved_above(log: RunLog, by_id: dict[str, RunLog]) -> None:

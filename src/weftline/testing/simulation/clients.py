@@ -246,8 +246,8 @@ class Clients:
     def _moment(self) -> float:
         return self._rng.choice((0.0, 0.001, 0.01, 0.03)) * self._rng.random()
 
-    async def _wait(self, most_s: float) -> None:
-        await asyncio.sleep(self._rng.random() ** 2 * most_s)
+    async def _wait(self, max_s: float) -> None:
+        await asyncio.sleep(self._rng.random() ** 2 * max_s)
 
 
 def _key(run_id: str) -> int:

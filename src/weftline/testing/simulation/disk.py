@@ -52,6 +52,8 @@ class Entry(Struct, frozen=True):
 class Parked(Struct, frozen=True):
     """What a start must not change about a waiting run."""
 
+    root: int
+    """The run at the top of the tree that it is of."""
     next_seq: int
     due_at: int | None
 
@@ -148,16 +150,11 @@ class Disk:
         return glance(self._view.log.thread_messages(thread))
 
     def parked(self) -> dict[int, Parked]:
-        """Runs waiting for someone outside or for a time, not counting those in a thread's queue, nor those that
-        another run of their tree may move: what ends moves the run above it, and what is cancelled those below it.
-        """
-        unfinished = [row for row in self.rows() if row.ended_at is None and not row.queued]
-        moving = {self._root(row.key) for row in unfinished if row.due_at == 0}
-        waiting = [row for row in unfinished if row.due_at != 0 and self._root(row.key) not in moving]
-        return {row.key: Parked(row.next_seq, row.due_at) for row in waiting}
+        """Runs that have not ended, not counting those in a thread's queue."""
+        rows = [row for row in self.rows() if row.ended_at is None and not row.queued]
+        return {row.key: Parked(self._root(row.key), row.next_seq, row.due_at) for row in rows}
 
     def _root(self, key: int) -> int:
-        """The run at the top of the tree that a run is of."""
         created = self.facts(key)[0].head
         above = created.parent if isinstance(created, RunCreated) else None
         return key if above is None else self._root(ids.key_of(above.run))

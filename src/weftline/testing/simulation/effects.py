@@ -151,5 +151,5 @@ def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
     for entry in log.entries:
         head = entry.head
         if isinstance(head, CallClosed) and head.how == "returned" and not head.client and head.name not in SUBAGENTS:
-            text = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits
+            text = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may report a person's edits
             require("C3", text in results, f"run {log.key}: the result {text!r} came from nowhere")

@@ -122,7 +122,7 @@ class History:
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
         )
         if (scheduled := self._schedules) is not None:
-            self.server.beside = lambda engine, store: scheduled.run(engine, store, build.alarm)
+            self.server.companion = lambda engine, store: scheduled.run(engine, store, build.alarm)
         self._failure: Violation | None = None
         self._kills = self._kills_in_all = 0
         self._since = (0, 0)

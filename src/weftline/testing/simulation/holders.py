@@ -89,5 +89,5 @@ class Holders:
                 require("L1", self.was_claimed(key, call), f"run {key}: {error.code} of {call}, which nobody claimed")
             return None
 
-    async def _wait(self, most_s: float) -> None:
-        await asyncio.sleep(self._rng.random() ** 2 * most_s)
+    async def _wait(self, max_s: float) -> None:
+        await asyncio.sleep(self._rng.random() ** 2 * max_s)

@@ -189,8 +189,10 @@ def call_agents(orders: dict[str, Order], rng: Random) -> None:
     """Has other runs carry out calls of some of the runs."""
     for order in orders.values():
         if not order.poison and SHAKY not in order.tools and rng.random() < 0.7:
-            order.tools += rng.choice((SUBAGENTS, SUBAGENTS[:1], SUBAGENTS[1:]))
+            order.tools += rng.choice((SUBAGENTS, SUBAGENTS[:2], SUBAGENTS[:1], SUBAGENTS[1:2], SUBAGENTS[2:]))
             order.max_depth = rng.choice((1, 2, 2, 3))
+            order.await_timeout_s = order.await_timeout_s or 60.0  # there may be nobody to answer
+            order.grant_ttl_s = rng.choice((order.grant_ttl_s, 0.5))
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

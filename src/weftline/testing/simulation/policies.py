@@ -69,7 +69,7 @@ class Stopwatch:
         self._questions: set[str] = set()
         self._paused = False
         self._retry_at = 0
-        self._most = 0
+        self._max_calls = 0
         self._nested: dict[tuple[int, int], CallAsked] = {}
         """Calls that others asked for and that have no result."""
         self._offered: set[tuple[int, int]] = set()
@@ -111,7 +111,7 @@ class Stopwatch:
             if other in self._running or other in self._doubted or asked.call.client is not None:
                 continue
             together = asked.call.concurrent and all(self._nested[key].call.concurrent for key in before)
-            if before and not (together and len(before) < self._most):
+            if before and not (together and len(before) < self._max_calls):
                 return False
             if other == one:
                 return True
@@ -129,7 +129,7 @@ class Stopwatch:
             case FinalForced():
                 self._retry_at = 0  # the last request is another one and is due at once: nothing is waited for any more
             case RunCreated():
-                self._most = head.limits.max_concurrent_calls
+                self._max_calls = head.limits.max_concurrent_calls
             case CallAsked():
                 self._nested[head.turn, head.index] = head
             case CallUnclaimed(fallback=str(tool)) if tool:
@@ -177,8 +177,8 @@ class _Caps:
         self._open = 0
         self._opened: set[tuple[int, int]] = set()
         self._counted = 0
-        self._most = rule.max_tool_calls
-        self._most_failures = rule.max_consecutive_failed_tool_calls
+        self._max_calls = rule.max_tool_calls
+        self._max_failures = rule.max_consecutive_failed_tool_calls
         self._failures = self._good = self._bad = 0
         self._admitted: dict[int, int] = {}
         self._ended_by = ""
@@ -197,9 +197,9 @@ class _Caps:
                 self._open += 1
             case PolicyDecided():
                 if head.calls_left is not None:
-                    self._most = _less(self._most, self._counted + head.calls_left)
+                    self._max_calls = _less(self._max_calls, self._counted + head.calls_left)
                 if head.failures_left is not None:
-                    self._most_failures = _less(self._most_failures, self._failures + head.failures_left)
+                    self._max_failures = _less(self._max_failures, self._failures + head.failures_left)
             case CallOpened() if not head.blocked:
                 self._opened.add((head.turn, head.index))
                 if not self._asked[head.turn, head.index].bookkeeping:
@@ -208,7 +208,7 @@ class _Caps:
             case CallClosed():
                 self._closed(head)
             case AttemptStarted() if not head.final:
-                failed = self._most_failures is not None and self._failures >= self._most_failures
+                failed = self._max_failures is not None and self._failures >= self._max_failures
                 require("P5", not failed or head.attempt > 1, f"the model is asked after {self._failures} failures")
                 require("P6", not self._ended_by, f"the model is asked after the terminal call {self._ended_by}")
             case RunEnded() if head.call:
@@ -218,7 +218,11 @@ class _Caps:
 
     def _count(self, calls: int) -> None:
         self._counted += calls
-        require("P1", self._most is None or self._counted <= self._most, f"{self._counted} of {self._most} calls")
+        require(
+            "P1",
+            self._max_calls is None or self._counted <= self._max_calls,
+            f"{self._counted} of {self._max_calls} calls",
+        )
         per_turn, most = self._rule.per_turn_max_tool_calls, max(self._admitted.values(), default=0)
         require("P1", per_turn is None or most <= per_turn, f"{most} calls in one turn, and {per_turn} are allowed")
 

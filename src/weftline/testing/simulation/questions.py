@@ -66,7 +66,7 @@ class _Reader:
         self._ending = log.end is None or log.end.code == "worker_error"
         """Nothing is asked any more."""
         self._given_up = self._ending
-        """The run ends without a look at what it was told."""
+        """The run ends without looking at its answers."""
         self._closing = _closing_seq(log.entries)
         self._turn = _Turn()
 

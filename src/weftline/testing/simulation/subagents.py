@@ -103,7 +103,12 @@ class SimAgent:
     def enter(self, inside: Inside) -> None: ...
 
     async def render(
-        self, system: str | None, *, memory: MutableMapping[str, Any], messages: Sequence[Message], anew: bool = False
+        self,
+        system: str | None,
+        *,
+        memory: MutableMapping[str, Any],
+        messages: Sequence[Message],
+        rebuild: bool = False,
     ) -> str | None:
         return None
 

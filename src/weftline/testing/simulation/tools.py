@@ -39,8 +39,8 @@ LACKS = "fill"
 """Fails because something is missing that a person may know."""
 CODE = "code"
 """Asks for calls of the run's other tools while it runs."""
-SUBAGENTS = ("delegate", "hire")
-"""Their calls are carried out by runs of their own."""
+SUBAGENTS = ("delegate", "hire", "appoint")
+"""Their calls are carried out by runs of their own. A person has to approve each call of the last one."""
 BOOKKEEPING = "jot"
 """No cap counts its calls."""
 KILLER = "kill"
@@ -72,6 +72,7 @@ def sim_tools(life: Life) -> dict[str, Tool]:
         SimCode(life, CODE, "read"),
         SubagentTool(life, "delegate", "idempotent"),
         SubagentTool(life, "hire", "idempotent", concurrent=True),
+        ApprovedAgent(life, "appoint", "idempotent", concurrent=True),
         SimTool(life, KILLER, "read"),
         SimTool(life, SLOW_KILLER, "read"),
         SimTool(life, BROKEN, "read"),
@@ -238,3 +239,7 @@ class AskingTool(SimTool):
     def asks_people(self, args: bytes) -> Ask | None:
         kind = "question" if self.spec.name == ASKS_A_QUESTION else "confirm"
         return Ask(f"{self.spec.name} {args.decode()}?", kind)
+
+
+class ApprovedAgent(AskingTool):
+    is_agent = True

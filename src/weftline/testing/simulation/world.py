@@ -155,7 +155,7 @@ class Life:
         if self.dead:
             await asyncio.get_running_loop().create_future()
 
-    async def pass_time(self, most_s: float) -> None:
+    async def pass_time(self, max_s: float) -> None:
         """Some time, seldom too much."""
         manners, roll = self.manners, self.rng.random()
         if roll < manners.slow:
@@ -163,7 +163,7 @@ class Life:
         elif roll < manners.slow + manners.long:
             delay_s = self.rng.random() * 8.0
         else:
-            delay_s = self.rng.random() ** 3 * most_s
+            delay_s = self.rng.random() ** 3 * max_s
         await asyncio.sleep(delay_s)
         await self.check()
 

@@ -1,14 +1,15 @@
 """What MCP servers ask during a call: a person for some values, a model for some text.
 
 Over most transports a question does not say which call it belongs to. Those of 2026-07-28 are asked within their call;
-for others it is clear while all calls that are under way are of one run, and nobody is asked otherwise: a person must
-not read what another run is about.
+for others it is clear while all calls that are under way are of one run, and so were those that were cut off, whose
+questions may still be on their way. Nobody is asked otherwise, nor told what was asked: neither a person nor a model
+may read what another run is about.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -60,7 +61,7 @@ class Caller(Struct, frozen=True):
 
     run_id: str
     decline: Callable[[str], object]
-    """Told of a question that nobody is asked."""
+    """Told of a question that nobody is asked; of "" if it may be that of another run."""
     ask: Callable[[Form], Awaitable[dict[str, Any] | None]] | None = None
     """Puts a question to the people of its run; None declines."""
     sample: OnSample | None = None
@@ -70,12 +71,12 @@ class Caller(Struct, frozen=True):
 CALLER: ContextVar[Caller | None] = ContextVar("CALLER", default=None)
 
 
-def caller_of(callers: Sequence[Caller]) -> Caller | None:
-    """The one of these calls during which a server asks; None if nobody can tell."""
+def caller_of(callers: Sequence[Caller], cut_off: Collection[str] = ()) -> Caller | None:
+    """The one of these calls during which a server asks; None if nobody can tell. Calls of the runs `cut_off` were."""
     own = CALLER.get()
     if own is not None and own in callers:
         return own
-    return callers[0] if callers and len({one.run_id for one in callers}) == 1 else None
+    return callers[0] if callers and len({*cut_off, *(one.run_id for one in callers)}) == 1 else None
 
 
 class Responders(Struct, frozen=True):

@@ -23,7 +23,7 @@ from weftline.redaction import Redactor
 from weftline.schema_cost import refusal
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
-from weftline.tools.base import ClientKind, FurtherCalls, Reconciled, ToolContext, ToolOutput, Unknown
+from weftline.tools.base import ClientKind, FurtherCalls, Reconciled, ToolContext, ToolFailed, ToolOutput, Unknown
 from weftline.tools.checking import issues_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def ask_further(further: FurtherCalls, tool: str, args: Mapping[str, Any])
     """The result of a further call; None if it cannot be made, or the call that wants it was cut off."""
     try:
         return await further.ask(tool, canonical_value(args).decode())
-    except NotCanonical:
+    except (NotCanonical, ToolFailed):
         return None
     except asyncio.CancelledError:
         task = asyncio.current_task()

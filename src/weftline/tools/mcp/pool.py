@@ -44,6 +44,8 @@ IDLE_S = 60.0
 CONNECT_S = 10.0
 _REMEMBERED_SERVERS = 1024
 _END_PROGRAMS_S = 10.0
+_LATE_QUESTION_S = 5.0
+"""How long a process may take to ask what belongs to a call that was cut off. A connection is not used again."""
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
@@ -91,11 +93,11 @@ class McpPool:
     @asynccontextmanager
     async def use(self, address: McpPlace) -> AsyncGenerator[Connection]:
         """An open connection, kept open for the duration. Raises the error if it cannot be opened."""
-        connection = self._connections.get(address)
-        if connection is None or connection.ended:
+        connection = self._fit(address)
+        if connection is None:
             await _load()
-            connection = self._connections.get(address)
-        if connection is None or connection.ended:
+            connection = self._fit(address)
+        if connection is None:
             self._make_room(address.workspace)
             connection = self._connections[address] = Connection(
                 self._dialer,
@@ -116,13 +118,20 @@ class McpPool:
             yield connection
         finally:
             connection.users -= 1
-            if not connection.users and self._connections.get(address) is connection:
-                if connection.ended:
+            if not connection.users and not connection.ended and self._connections.get(address) is not connection:
+                self.discard(connection)  # another one has taken its place
+            elif not connection.users and self._connections.get(address) is connection:
+                if connection.ended or not connection.is_fit:
                     self.discard(connection)
                 elif isinstance(address, McpAddress):
                     # A process may have a state that its next call relies on: it stays.
                     loop = asyncio.get_running_loop()
                     connection.expiry = loop.call_later(self._idle_s, self.discard, connection)
+
+    def _fit(self, address: McpPlace) -> Connection | None:
+        """The open connection that the next call may use."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and not connection.ended and connection.is_fit else None
 
     def discard(self, connection: Connection) -> None:
         """Retires a connection; calls that are still waiting on it may finish."""
@@ -192,6 +201,8 @@ class Connection:
         self.credential: Credential | None = None
         self.callers: list[Caller] = []
         """The calls that are under way."""
+        self._cut_off: set[str] = set()
+        """Runs whose calls were cut off: what the server asks may still be theirs."""
         self._credentials = credentials
         self._asked = asked
         self.users = 0
@@ -207,6 +218,17 @@ class Connection:
     @property
     def ended(self) -> bool:
         return self.owner.done() or self._closing.is_set()
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether further calls may use it. A process may have a state that they rely on, and is always used."""
+        return not self._cut_off or not isinstance(self.address, McpAddress)
+
+    def cut_off(self, run_id: str) -> None:
+        """A call of this run has ended without an answer."""
+        self._cut_off.add(run_id)
+        if not isinstance(self.address, McpAddress):
+            asyncio.get_running_loop().call_later(_LATE_QUESTION_S, self._cut_off.discard, run_id)
 
     @property
     def redactor(self) -> Redactor:
@@ -303,12 +325,14 @@ class Connection:
         """The answer to the server's question to a person."""
         from mcp.types import ElicitResult
 
-        caller = caller_of(self.callers)
+        caller = caller_of(self.callers, self._cut_off)
         values = await self._asked.values(params, caller)
         if values is not None:
             return ElicitResult(action="accept", content=values or None)
-        if caller is None or caller.ask is None:
-            for one in self.callers:
+        for one in self.callers:
+            if caller is None:
+                one.decline("")
+            elif caller.ask is None and one.run_id == caller.run_id:
                 one.decline(params.message)
         return ElicitResult(action="decline")
 
@@ -316,7 +340,7 @@ class Connection:
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
         """The answer to the server's request for a model."""
-        return await self._asked.text(params, caller_of(self.callers))
+        return await self._asked.text(params, caller_of(self.callers, self._cut_off))
 
 
 def _is_authorized(address: McpAddress) -> bool:

@@ -142,7 +142,7 @@ class McpTool(RemoteTool):
             context.on_progress(ToolProgress(progress, total, text))
 
         def decline(question: str) -> None:
-            if len(asked) < _MAX_QUESTIONS:
+            if len(asked) < _MAX_QUESTIONS and (question or "" not in asked):
                 asked.append(redactor.text(question[:_MAX_MESSAGE_CHARS])[:_MAX_QUESTION])
 
         further = context.further
@@ -162,6 +162,9 @@ class McpTool(RemoteTool):
                 progress_callback=on_progress,
                 meta=cast("RequestParamsMeta", _meta(context)),
             )
+        except asyncio.CancelledError:
+            connection.cut_off(context.run_id)
+            raise
         finally:
             CALLER.reset(within)
             connection.callers.remove(caller)
@@ -366,7 +369,9 @@ def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
 
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
     """The output, with the questions that the server had for a person."""
-    notes = [Text(prompts.nobody_to_ask(question)) for question in asked]
+    notes = [
+        Text(prompts.nobody_to_ask(question) if question else prompts.MCP_ASKED_ABOUT_SOME_RUN) for question in asked
+    ]
     return replace(output, parts=(*output.parts, *notes))
 
 

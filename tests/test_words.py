@@ -1,0 +1,114 @@
+"""Names are the words that Python and the web have, and prose is what one would say to a colleague."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from source_tree import SRC, Module, nodes, parse
+
+UNUSUAL = {
+    "anew": "again, rebuild",
+    "beneath": "below, nested",
+    "heard": "received, notified",
+    "hear": "receive, listen",
+    "hears": "receives, listens",
+    "said": "body, message, answer",
+    "say": "send, print, answer",
+    "saying": "sending, answering",
+    "shown": "display, visible, to_json",
+    "spoken": "message",
+    "tell": "notify, report, publish",
+    "teller": "projection",
+    "tells": "reports",
+    "told": "notified, reported",
+    "unheard": "unread",
+    "unshown": "hidden",
+}
+"""Each with what is usual instead."""
+
+ALLOWED = {"shown_args", "shown_digest"}
+"""Fields of the protocol."""
+
+SENTENCE = 6
+"""The checks of a conformance suite are called as tests are: a name of so many words is a sentence."""
+
+STILTED = (
+    "is no news",
+    "and only so",
+    "who one is",
+    "of its own accord",
+    " tell of ",
+    " tells of ",
+    "what it was told",
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+_SUSPECT = re.compile(rf"(?:_|\b)(?:{'|'.join(UNUSUAL)})(?:_\w|\b(?: *[=:(]| in ))", re.IGNORECASE)
+"""Not only in prose: the few files that have one of these are parsed."""
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[Path, str]:
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(SRC.rglob("*.py"))]
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def words_of(name: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def names_of(module: Module) -> Iterator[tuple[str, int]]:
+    """Everything that a module gives a name to, and its own."""
+    yield module.name.rpartition(".")[2], 1
+    for node in nodes(module):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case _:
+                pass
+
+
+def unusual(modules: Iterable[Module]) -> list[str]:
+    found: list[str] = []
+    for module in modules:
+        for name, line in names_of(module):
+            words = words_of(name)
+            if name in ALLOWED or len(words) >= SENTENCE:
+                continue
+            wrong = [word for word in words if word in UNUSUAL]
+            found += [f"{module.path.relative_to(SRC)}:{line}: {name} ({UNUSUAL[word]}?)" for word in wrong]
+    return sorted(set(found))
+
+
+def test_names_are_conventional_words(pages: dict[Path, str]) -> None:
+    suspects = [path for path, text in pages.items() if path.suffix == ".py" and _SUSPECT.search(text)]
+    assert unusual(parse(path, root=SRC) for path in suspects) == []
+    assert not [path for path in pages if path.suffix == ".py" and set(words_of(path.stem)) & UNUSUAL.keys()]
+
+
+@pytest.mark.parametrize("source", ["def told(x): ...", "class _Said: ...", "def f(shown_by=1): ...", "self.heard = 1"])
+def test_a_file_with_an_unusual_name_is_parsed(source: str) -> None:
+    assert _SUSPECT.search(source)
+
+
+def test_an_unusual_name_is_found() -> None:
+    source = "class Told: ...\n\ndef said(shown, *, visible): ...\n\n_heard = shown_args = None\n"
+    module = Module("weftline.x", SRC / "x.py", ast.parse(source))
+    assert [line.partition(" (")[0] for line in unusual([module])] == [
+        "x.py:1: Told",
+        "x.py:3: said",
+        "x.py:3: shown",
+        "x.py:5: _heard",
+    ]
+
+
+def test_prose_has_no_stilted_phrases(pages: dict[Path, str]) -> None:
+    found = [f"{page.name}: {one}" for page, text in pages.items() for one in STILTED if one in text]
+    assert found == []
