@@ -166,7 +166,7 @@ class EmbeddedEngine(StoredRuns):
         )
         opener.family = creator.residents = self._residents
         if isinstance(self._tools, HearsOfEnds):
-            self._residents.on_unopened_end = partial(_tell_of_end, self._tools)
+            self._residents.on_unopened_end = partial(_notify_ended, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -524,7 +524,7 @@ class EmbeddedEngine(StoredRuns):
         return found
 
 
-def _tell_of_end(tools: HearsOfEnds, run: LiveRun) -> None:
+def _notify_ended(tools: HearsOfEnds, run: LiveRun) -> None:
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)

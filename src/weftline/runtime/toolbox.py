@@ -131,7 +131,7 @@ class ToolSource(Protocol):
 
 @runtime_checkable
 class HearsOfEnds(Protocol):
-    """A source of tools whose agents have somebody to tell of their runs' ends."""
+    """A source of tools whose agents may have observers, who want to know when a run has ended."""
 
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
         """A run has ended that was not opened in this process: cancelled while it waited, say."""
