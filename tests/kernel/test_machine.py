@@ -132,6 +132,12 @@ class RunMachine(RuleBasedStateMachine):
             self.world.child_finished(command)
 
     @precondition(lambda self: self.world.children)
+    @rule(which=st.integers(0, 5), waits=st.booleans())
+    def a_child_stands_still_or_goes_on(self, which: int, waits: bool) -> None:
+        children = self.world.children
+        self.world.child_waits(children[which % len(children)], waits=waits)
+
+    @precondition(lambda self: self.world.children)
     @rule(which=st.integers(0, 2), status=st.sampled_from(["succeeded", "failed", "cancelled"]))
     def a_child_ends(self, which: int, status: Literal["succeeded", "failed", "cancelled"]) -> None:
         children = self.world.children

@@ -268,6 +268,32 @@ def test_a_tool_that_works_while_a_person_is_asked_uses_time() -> None:
     assert why(world) == ["time_budget"]
 
 
+@pytest.mark.requirement("run.child.await")
+def test_the_time_of_a_run_stands_still_with_that_of_its_child_unless_something_else_is_at_work() -> None:
+    world = under(time_budget_us=10 * SECOND)
+    world.reply(call("ask"))
+    assert world.child_made(StartChild(0, 0))
+    world.clock += SECOND
+    assert world.child_waits(0) and not world.child_waits(0)
+    assert (world.state.policy.time.us, decide(world.state).due_at) == (SECOND, None)
+    world.clock += 3600 * SECOND
+    world.crash()
+    assert world.child_waits(0, waits=False) and not world.child_waits(0, waits=False)
+    assert decide(world.state).due_at == world.clock + 9 * SECOND
+    world.clock += SECOND
+    assert world.child_waits(0)
+    world.clock += 3600 * SECOND
+    assert world.child_ends(0, "cancelled") and not world.child_waits(0)
+    assert world.state.policy.time.us == 2 * SECOND
+
+    world = under(time_budget_us=10 * SECOND)
+    world.reply(call("delegate", "scan"))
+    for command in [one for one in world.running if isinstance(one, StartChild)]:
+        assert world.child_made(command)
+    assert world.child_waits(0) and world.tool_calls
+    assert decide(world.state).due_at == world.clock + 10 * SECOND
+
+
 def test_what_passes_while_no_process_drives_a_run_is_not_active_time() -> None:
     world = under(time_budget_us=10 * SECOND)
     world.reply(call("look"))

@@ -41,6 +41,7 @@ from weftline.kernel.entries import (
     CallStarted,
     CancelRequested,
     ChildEnded,
+    ChildWaits,
     Effect,
     Fact,
     How,
@@ -453,6 +454,9 @@ class World:
         turn = self.state.turn - 1
         end = ChildEnded(turn, index, status, usage=usage, cost_nusd=7)
         return self.offer(replace(end, child=f"run-{turn}-{index}", id=f"c{turn}.{index}", name="ask"))
+
+    def child_waits(self, index: int, *, waits: bool = True) -> bool:
+        return self.offer(ChildWaits(self.state.turn - 1, index, waits))
 
     def child_finished(self, command: FinishChild) -> bool:
         self.running.remove(command)

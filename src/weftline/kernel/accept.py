@@ -25,6 +25,7 @@ from weftline.kernel.entries import (
     CallStarted,
     CancelRequested,
     ChildEnded,
+    ChildWaits,
     Fact,
     HistoryPinned,
     How,
@@ -79,6 +80,9 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is ChildEnded:
         waiting = _call(s, head)
         return waiting is not None and waiting.waits_for_child
+    if type(head) is ChildWaits:
+        waiting = _call(s, head)
+        return waiting is not None and waiting.waits_for_child and waiting.child_waits != head.waits
     if type(head) is CallGated:
         gated = _call(s, head)
         return gated is not None and gated.gated and not s.control.cancel
@@ -202,7 +206,9 @@ def _awaits_check(s: State) -> bool:
     return s.step == "answered" or (s.step == "batch" and bool(s.guards.final))
 
 
-def _call(s: State, head: CallClosed | CallStarted | CallGated | ChildEnded | AwaitClosed | AwaitOpened) -> Call | None:
+def _call(
+    s: State, head: CallClosed | CallStarted | CallGated | ChildEnded | ChildWaits | AwaitClosed | AwaitOpened
+) -> Call | None:
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     return s.batch.calls[head.index]

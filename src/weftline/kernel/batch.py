@@ -55,6 +55,8 @@ class Call(_Room, frozen=True):
     child: str | None = None
     """The run that carries it out; "" before there is one, None for a call without."""
     child_ended: bool = False
+    child_waits: bool = False
+    """The run that carries it out stands still because of a person, as far as this run has to know."""
     asks: Asks | None = None
     """A person is asked before it begins, or in its place."""
     awaiting: str = ""

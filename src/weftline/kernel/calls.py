@@ -25,6 +25,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     ChildEnded,
+    ChildWaits,
     Effect,
     Limits,
 )
@@ -286,6 +287,14 @@ def child_ended(s: State, head: ChildEnded) -> State | None:
     return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
 
 
+def child_waits(s: State, head: ChildWaits) -> State | None:
+    call = _unclosed(s, head)
+    if call is None or not call.waits_for_child:
+        return None
+    calls = _with(s.batch.calls, head.index, replace(call, child_waits=head.waits))
+    return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
+
+
 def closed(s: State, head: CallClosed) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked":
@@ -365,7 +374,9 @@ def is_overdue(s: State) -> bool:
     return any(one.deadline_at is not None and one.deadline_at <= s.now for one in s.questions.open.values())
 
 
-OfCall: TypeAlias = CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | CallClosed
+OfCall: TypeAlias = (
+    CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | ChildWaits | CallClosed
+)
 """The facts about one call."""
 
 

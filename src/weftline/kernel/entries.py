@@ -415,6 +415,14 @@ class ChildEnded(Head, frozen=True, tag="child.ended"):
     """As in `call.started`."""
 
 
+class ChildWaits(Head, frozen=True, tag="child.waits"):
+    """The run that carries out a call stands still, because of a person, or goes on: in a run that keeps its time."""
+
+    turn: int
+    index: int
+    waits: bool
+
+
 class CallClosed(Head, frozen=True, tag="call.closed"):
     """The one result of a call. Body: `ClosedBody`."""
 
@@ -527,6 +535,7 @@ Fact: TypeAlias = (
     | CallUnclaimed
     | CallStarted
     | ChildEnded
+    | ChildWaits
     | CallClosed
     | ResultsOverBudget
     | LoopDetected

@@ -38,6 +38,7 @@ from weftline.kernel.entries import (
     CallStarted,
     CancelRequested,
     ChildEnded,
+    ChildWaits,
     Fact,
     FinalForced,
     HistoryPinned,
@@ -278,6 +279,10 @@ def _child_ended(s: State, head: ChildEnded, at: int) -> State:
     return _stray(s, head) if ended is None else replace(ended, totals=_rolled_up(s.totals, head))
 
 
+def _child_waits(s: State, head: ChildWaits, at: int) -> State:
+    return calls.child_waits(s, head) or _stray(s, head)
+
+
 def _call_closed(s: State, head: CallClosed, at: int) -> State:
     return calls.closed(s, head) or _stray(s, head)
 
@@ -422,6 +427,7 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     CallUnclaimed: _call_unclaimed,
     CallStarted: _call_started,
     ChildEnded: _child_ended,
+    ChildWaits: _child_waits,
     CallClosed: _call_closed,
     ResultsOverBudget: _results_over_budget,
     LoopDetected: _loop_detected,

@@ -295,12 +295,23 @@ def _is_at_work(s: State) -> bool:
         return True
     if any(_is_running(s, s.batch.calls[index]) and not s.is_waiting(index) for index in s.batch.running):
         return True
-    return not s.control.paused and not s.questions.open
+    if s.control.paused or s.questions.open:
+        return False
+    return not any(_has_idle_child(s.batch.calls[index]) for index in s.batch.running)
 
 
 def _is_running(s: State, call: Call) -> bool:
     """What a crash cut off does not begin again before a resume."""
-    return not call.awaiting and not (call.lost and s.control.paused)
+    return not call.awaiting and not _has_idle_child(call) and not (call.lost and s.control.paused)
+
+
+def _has_idle_child(call: Call) -> bool:
+    return call.child_waits and call.waits_for_child
+
+
+def stands_still(s: State) -> bool:
+    """Whether no time passes for a run that has begun, because of somebody outside."""
+    return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 
 
 def cap_reached(s: State, head: CapReached) -> State:

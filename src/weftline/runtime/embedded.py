@@ -32,6 +32,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import four_eyes, ids
 from weftline.runtime import step as stepping
 from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
+from weftline.runtime.below import asked_by
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
@@ -58,7 +59,7 @@ from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import HearsOfEnds, RunName, ServerTools, ToolSource
+from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
@@ -165,8 +166,13 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
+<<<<<<< HEAD
         if isinstance(self._tools, HearsOfEnds):
             self._residents.on_unopened_end = partial(_notify_ended, self._tools)
+=======
+        if isinstance(self._tools, EndListener):
+            self._residents.on_unopened_end = partial(_notify_end, self._tools)
+>>>>>>> main
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -362,6 +368,7 @@ class EmbeddedEngine(StoredRuns):
     ) -> AwaitOutcome:
         """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
+        key, await_id = await asked_by(self._log_store, key, await_id)
         run = await self._residents.load(key)
         question, args = open_await(run.state, await_id), None
         if question is not None and four_eyes.needs_somebody_else(run, question, answer):
@@ -524,7 +531,11 @@ class EmbeddedEngine(StoredRuns):
         return found
 
 
+<<<<<<< HEAD
 def _notify_ended(tools: HearsOfEnds, run: LiveRun) -> None:
+=======
+def _notify_end(tools: EndListener, run: LiveRun) -> None:
+>>>>>>> main
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)

@@ -13,9 +13,11 @@ from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
+from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import CancelRequested, ChildEnded, Parent, RunEnded, decode_fact
+from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Parent, RunEnded, decode_fact
 from weftline.kernel.notes import CHILD_NOTE, ChildNote
+from weftline.kernel.policies import stands_still
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import unsupported
@@ -94,6 +96,19 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
+def tell_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
+    """Has the clock of a child's parent stand still with that of the child, if the parent keeps its time.
+
+    A parent that is not in memory sees it when it comes.
+    """
+    parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
+    if parent is None or link is None or parent.gone or child.state.ended or parent.state.limits.policy is None:
+        return
+    fact = ChildWaits(link.turn, link.index, stands_still(child.state))
+    if accepts(parent.state, fact) and parent.state.batch.calls[link.index].child == child.id:
+        take(parent, Draft(fact))
+
+
 def note_calls(
     runs: Mapping[int, LiveRun], observe: Callable[[LiveRun, str, list[bytes]], None], child: LiveRun
 ) -> None:
@@ -155,6 +170,8 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
             end, body = _readable(await store.entry(key, row.next_seq - 1), run, call.child)
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
             found.append(_ended(run, link, call.child, end, body, elapsed_us=elapsed_us))
+        elif row.status == "paused" and state.limits.policy is not None and not call.child_waits:
+            found.append(Draft(ChildWaits(link.turn, index, True)))  # the process died before it could be told
     return found
 
 

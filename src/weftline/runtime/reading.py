@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weftline.errors import no_such_run
 from weftline.runtime import ids
+from weftline.runtime.below import awaits_of
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.opening import Names
@@ -60,7 +61,7 @@ class StoredRuns:
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
         """What people are asked at the moment, by run and id."""
-        return await self._log_store.awaits(wanted)
+        return await awaits_of(self._log_store, wanted)
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)

@@ -20,6 +20,7 @@ from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
+from weftline.runtime.below import awaits_of
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
 from weftline.runtime.grants import LoggedGrant, grants_of
@@ -141,7 +142,7 @@ class StoredLogs:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        return await self._store.awaits(wanted)
+        return await awaits_of(self._store, wanted)
 
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         raise self._nobody("answer")

@@ -59,7 +59,7 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     id: str | None = None
     run: int | None = None
     root: int | None = None
-    """Those of this run and, if it is at the top, of all runs below it."""
+    """Those of this run and, if it is at the top, of all runs below it; `runtime.below` knows those of any run."""
     thread: int | None = None
     agents: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from weftline.kernel.entries import (
     CallOpened,
     CallStarted,
     ChildEnded,
+    ChildWaits,
     Fact,
     FinalForced,
     RunAdopted,
@@ -66,6 +67,8 @@ class Stopwatch:
         self._doubted: set[tuple[int, int]] = set()
         self._lost: set[tuple[int, int]] = set()
         self._children: set[tuple[int, int]] = set()
+        self._idle: set[tuple[int, int]] = set()
+        """Calls whose child stands still."""
         self._questions: set[str] = set()
         self._paused = False
         self._retry_at = 0
@@ -81,9 +84,9 @@ class Stopwatch:
             self.us += max(until - self._since, 0)
             at = max(at, self._since)
         self._note(head)
-        running = self._running - self._doubted - (self._lost if self._paused else set())
+        running = self._running - self._doubted - self._idle - (self._lost if self._paused else set())
         running = {one for one in running if not self._waits_for_nested(one)}
-        waits = not (self._asking or running) and (self._paused or bool(self._questions))
+        waits = not (self._asking or running) and (self._paused or bool(self._questions or self._idle))
         self._since = None if waits or not self._begun else at
 
     @property
@@ -139,8 +142,11 @@ class Stopwatch:
                 if place in self._nested:
                     asked = self._nested[place]
                     self._nested[place] = replace(asked, call=replace(asked.call, client=None, concurrent=False))
+            case ChildWaits():
+                (self._idle.add if head.waits else self._idle.discard)((head.turn, head.index))
             case ChildEnded():
                 self._children.discard((head.turn, head.index))
+                self._idle.discard((head.turn, head.index))
             case CallOpened():
                 if head.client is not None and not head.blocked:
                     self._questions.add(head.id)

@@ -1,0 +1,65 @@
+"""Which run began which, from their first entries, and what those below a run ask people."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from weftline.errors import NotFound
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import KIND, Parent, RunCreated, decode_fact
+from weftline.runtime import ids
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import LogReader
+
+_BETWEEN = ":"
+"""Between the id of a run below and that of its await, where a run above is named."""
+
+
+async def is_below(store: LogReader, key: int, above: int) -> bool:
+    """Whether a run was begun by another one, or by a run below that."""
+    while (link := await _parent_of(store, key)) is not None:
+        key = ids.key_of(link.run)
+        if key == above:
+            return True
+    return False
+
+
+async def awaits_of(store: LogReader, wanted: AwaitFilter) -> list[OpenAwait]:
+    """What people are asked. Of a run that is not at the top, too, all that those below it ask is found."""
+    link = None if not wanted.root else await _parent_of(store, wanted.root)
+    if link is None or not wanted.root:
+        return await store.awaits(wanted)
+    of_all = replace(wanted, root=ids.key_of(link.root or link.run))
+    found: list[OpenAwait] = []
+    while len(found) < wanted.limit:
+        page = await store.awaits(of_all)
+        found += [one for one in page if one.run == wanted.root or await is_below(store, one.run, wanted.root)]
+        if len(page) < wanted.limit:
+            break
+        of_all = replace(of_all, after=(page[-1].run, page[-1].id))
+    return found[: wanted.limit]
+
+
+async def asked_by(store: LogReader, key: int, await_id: str) -> tuple[int, str]:
+    """The run that asks, and the id there: `await_id` is one of the run's own, or `<run id>:<await id>` of one below.
+
+    Raises `NotFound` (`unknown_await`) for a run that is not below it.
+    """
+    below, between, own = await_id.partition(_BETWEEN)
+    if not between:
+        return key, await_id
+    parsed = ids.parse(below, prefix="run_")
+    row = None if parsed is None else await store.run(parsed[0])
+    if row is None or ids.run_id(row.key, row.salt) != below or not await is_below(store, row.key, key):
+        raise NotFound("The run has no such await.", code="unknown_await")
+    return row.key, own
+
+
+async def _parent_of(store: LogReader, key: int) -> Parent | None:
+    for head in await store.heads(key, kinds=(KIND[RunCreated],)):
+        with suppress(*UNREADABLE):
+            created = decode_fact.decode(head)
+            return created.parent if isinstance(created, RunCreated) else None
+    return None
