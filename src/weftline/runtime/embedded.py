@@ -166,13 +166,8 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
-<<<<<<< HEAD
-        if isinstance(self._tools, HearsOfEnds):
-            self._residents.on_unopened_end = partial(_notify_ended, self._tools)
-=======
         if isinstance(self._tools, EndListener):
             self._residents.on_unopened_end = partial(_notify_end, self._tools)
->>>>>>> main
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -531,11 +526,7 @@ class EmbeddedEngine(StoredRuns):
         return found
 
 
-<<<<<<< HEAD
-def _notify_ended(tools: HearsOfEnds, run: LiveRun) -> None:
-=======
 def _notify_end(tools: EndListener, run: LiveRun) -> None:
->>>>>>> main
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)

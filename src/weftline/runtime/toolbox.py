@@ -130,13 +130,8 @@ class ToolSource(Protocol):
 
 
 @runtime_checkable
-<<<<<<< HEAD
-class HearsOfEnds(Protocol):
-    """A source of tools whose agents may have observers, who want to know when a run has ended."""
-=======
 class EndListener(Protocol):
     """A source of tools whose agents are notified when their runs end."""
->>>>>>> main
 
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
         """A run has ended that was not opened in this process: cancelled while it waited, say."""
