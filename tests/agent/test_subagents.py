@@ -16,6 +16,7 @@ from weftline import (
     ChildToolGate,
     Engine,
     Limits,
+    Policy,
     RunContext,
     RunFailed,
     Settings,
@@ -35,7 +36,7 @@ from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
-from weftline.runtime import recovery, residents
+from weftline.runtime import ids, recovery, residents
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.lineage import Lineage
 from weftline.store.base import RunFilter
@@ -649,6 +650,30 @@ async def test_children_go_on_in_the_next_process_and_nothing_is_done_twice(tmp_
     assert result.text == "Top."
     assert [call.result.partition("\n")[2] for call in result.calls] == ["One."]
     assert asked(model.requests) == ["Go.", "1", "2", "2", "1", "Go."]
+
+
+async def test_a_parent_is_unattended_until_the_first_note_about_its_child_in_the_next_process(tmp_path: Path) -> None:
+    """The note makes the row that of the new process, which nobody could tell from one that was there all the time."""
+
+    def both(hanging: Hanging) -> tuple[Agent, ByTask]:
+        model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("hang"), calls("hang"), "One."]})
+        policy = Policy(time_budget_s=3600)
+        return Agent("lab:script", name="parent", tools=[spawn(), hanging.tool], policy=policy), model
+
+    first, second = Hanging(), Hanging()
+    agent, model = both(first)
+    second.free.set()
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path, models=catalog(lab=model), drain_s=0.05) as engine:
+            run = await engine.start(agent, "Go.")
+            await first.begun.wait()
+        async with Engine(tmp_path, agents=[both(second)[0]], models=catalog(lab=model)) as engine:
+            assert (await engine.attach(run.id).result()).text == "Top."
+            page = await engine.store.log.page(ids.key_of(run.id), after=0, max_bytes=2**20)
+    assert page is not None
+    kinds = [item.kind for item in page.items]
+    notes = [place for place, kind in enumerate(kinds) if kind == "note.child"]
+    assert len(notes) == 2 and "run.unattended" in kinds[notes[0] : notes[1]]
 
 
 async def test_a_parent_that_is_not_in_memory_hears_of_its_childs_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
+from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
 from weftline.kernel.entries import (
     AwaitOutcome,
@@ -59,7 +59,7 @@ from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import HearsOfEnds, RunName, ServerTools, ToolSource
+from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
@@ -166,8 +166,8 @@ class EmbeddedEngine(StoredRuns):
             max_recoveries=self._max_recoveries,
         )
         opener.family = creator.residents = self._residents
-        if isinstance(self._tools, HearsOfEnds):
-            self._residents.on_unopened_end = partial(_tell_of_end, self._tools)
+        if isinstance(self._tools, EndListener):
+            self._residents.on_unopened_end = partial(_notify_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -202,7 +202,7 @@ class EmbeddedEngine(StoredRuns):
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
-                except Conflict as error:
+                except WeftlineError as error:
                     session = await self.session_id(thread)
                     logger.warning(
                         "session %s has ended, but one of its runs is left alone: %s", session, error.message
@@ -462,14 +462,14 @@ class EmbeddedEngine(StoredRuns):
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first. Raises `Conflict` in the end if one of them has to
-        be left alone.
+        """Cancels all runs of a thread that has ended, newest first. One that cannot be read, or is of a newer version,
+        keeps none of the others from that; it raises in the end.
         """
-        refused: Conflict | None = None
+        refused: WeftlineError | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             try:
                 await self.cancel(key, reason="thread_ended", requested_by=requested_by)
-            except Conflict as error:
+            except WeftlineError as error:
                 refused = refused or error
         if refused is not None:
             raise refused
@@ -526,7 +526,7 @@ class EmbeddedEngine(StoredRuns):
         return found
 
 
-def _tell_of_end(tools: HearsOfEnds, run: LiveRun) -> None:
+def _notify_end(tools: EndListener, run: LiveRun) -> None:
     work = run.work
     name = RunName(run.key, work.run_id, run.workspace, work.workspace_slug, work.session_id, run.state.parent)
     tools.ended_unopened(work.plan, run=name)

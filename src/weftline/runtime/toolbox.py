@@ -130,8 +130,8 @@ class ToolSource(Protocol):
 
 
 @runtime_checkable
-class HearsOfEnds(Protocol):
-    """A source of tools whose agents have somebody to tell of their runs' ends."""
+class EndListener(Protocol):
+    """A source of tools whose agents are notified when their runs end."""
 
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
         """A run has ended that was not opened in this process: cancelled while it waited, say."""

@@ -140,7 +140,7 @@ def _same_result(who: str, entry: Entry, head: CallClosed, child: RunLog) -> Non
     assert end is not None
     text = body.text or body.partial_text or ""
     right = as_result(head.name, ChildEnd(child.run_id, end.status, text, body.error, end.code))
-    found = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may tell of a person's edits
+    found = joined_text(bodies.decode_closed(entry.body).parts[:1])  # the next may report a person's edits
     same = (found, head.is_error) == (joined_text(right.parts), right.is_error)
     require("H2", same, f"{who} is {found!r}, and its child {child.key} came to {joined_text(right.parts)!r}")
 
