@@ -591,4 +591,4 @@ class Residents:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("continuing the due runs failed", exc_info=task.exception())
+            logger.error("work beside the runs failed", exc_info=task.exception())
