@@ -44,6 +44,8 @@ class MoodyLog:
         self.unreadable_blobs = 0
         self.unclaimable = 0
         """How many of the next claims fail."""
+        self.damaged: set[int] = set()
+        """Runs that cannot be read, now or later."""
         self.claims_gate = asyncio.Event()
         """Runs are claimed while it is set."""
         self.claims_gate.set()
@@ -88,8 +90,8 @@ class MoodyLog:
         return found
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
-        if self.unclaimable:
-            self.unclaimable -= 1
+        if self.unclaimable or key in self.damaged:
+            self.unclaimable = max(self.unclaimable - 1, 0)
             raise StoreError("The store could not be read.")
         await self.claims_gate.wait()
         return await self._inner.claim(key, kinds=kinds)

@@ -20,6 +20,7 @@ from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
+from weftline.store.records import threads
 from weftline.tools.base import ToolOutput
 from weftline.tools.function import tool
 
@@ -519,3 +520,41 @@ async def test_a_run_that_comes_back_is_not_driven_before_its_row_says_that_it_i
         assert (await ended(it, run_id, space)).status == "succeeded"
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
+
+
+async def test_a_run_that_cannot_be_read_keeps_no_other_from_being_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged page of the file, say. It is tried again beside the others."""
+    monkeypatch.setattr(recovery, "STORE_RETRY_S", 0.01)
+    disk = MemoryDisk()
+    before = await engine_on(MoodyStore(disk), SCRIPTS)[0].start()
+    space = await before.workspace("acme")
+    run_ids = [await before.create(space, plan("slow")) for _ in range(3)]
+    await until(lambda: all(run.row.started_at for run in disk.runs.values()))
+    await before.stop(drain_s=0)
+    store = MoodyStore(disk)
+    store.log.damaged = {1}
+    it, _ = engine_on(store, {"slow": {"turns": [{"text": "hi"}]}})
+    async with asyncio.timeout(TIMEOUT_S), it:
+        for run_id in run_ids[1:]:
+            assert (await ended(it, run_id, space)).status == "succeeded"
+        store.log.damaged.clear()
+        assert (await ended(it, run_ids[0], space)).status == "succeeded"
+
+
+async def test_a_run_of_an_ended_thread_that_cannot_be_read_does_not_keep_the_server_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    space, thread = await new_thread(store)
+    async with engine_on(store, SCRIPTS)[0] as before:
+        for _ in range(2):
+            await before.create(space, plan("ask", LocalRef("ask")), thread=thread)
+        await until(lambda: disk.runs[1].row.due_at)
+        await store.records.write(threads.end(thread, now=1))
+    disk.died = 1  # and with it whoever was to cancel them
+    store = MoodyStore(disk)
+    store.log.damaged = {2}
+    async with engine_on(store, SCRIPTS)[0]:
+        assert [disk.runs[key].row.status for key in (1, 2)] == ["cancelled", "queued"]
+    assert "one of its runs is left alone" in caplog.text

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-from weftline.errors import Conflict, Unavailable, no_such_run, run_has_ended
+from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
 from weftline.kernel.entries import (
     AwaitOutcome,
@@ -202,7 +202,7 @@ class EmbeddedEngine(StoredRuns):
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
-                except Conflict as error:
+                except WeftlineError as error:
                     session = await self.session_id(thread)
                     logger.warning(
                         "session %s has ended, but one of its runs is left alone: %s", session, error.message
@@ -462,14 +462,14 @@ class EmbeddedEngine(StoredRuns):
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first. Raises `Conflict` in the end if one of them has to
-        be left alone.
+        """Cancels all runs of a thread that has ended, newest first. One that cannot be read, or is of a newer version,
+        keeps none of the others from that; it raises in the end.
         """
-        refused: Conflict | None = None
+        refused: WeftlineError | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
             try:
                 await self.cancel(key, reason="thread_ended", requested_by=requested_by)
-            except Conflict as error:
+            except WeftlineError as error:
                 refused = refused or error
         if refused is not None:
             raise refused

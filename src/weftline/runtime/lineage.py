@@ -96,7 +96,7 @@ class Lineage:
                 self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
-def tell_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
+def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
     """Has the clock of a child's parent stand still with that of the child, if the parent keeps its time.
 
     A parent that is not in memory sees it when it comes.

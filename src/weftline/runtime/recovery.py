@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 MAX_RECOVERIES = 3
 """How often a run is tried again without progress: its driver fails, or the process dies with it alone."""
-STORE_RETRY_S = 1.0
+STORE_RETRY_S, MAX_STORE_RETRY_S = 1.0, 10.0
 RETRY_S = 0.2
 """After the first failure of a driver; doubled with each further one."""
 MAX_DEATHS = 10
@@ -96,6 +96,10 @@ class Fleet(Protocol):
     def stopping(self) -> bool: ...
 
     def resident(self, key: int) -> LiveRun | None: ...
+
+    async def load(self, key: int) -> LiveRun:
+        """Brings a run into memory. Raises `StoreError` if it cannot be read."""
+        ...
 
     async def load_surely(self, key: int) -> LiveRun:
         """Brings a run into memory, as soon as the store can be read."""
@@ -306,11 +310,17 @@ class Recovery:
             await asyncio.sleep(RETRY_S * 2 ** (failures - 1))
         await self._recover(key)
 
-    async def _recover(self, key: int) -> None:
+    async def _recover(self, key: int, *, retry_s: float = 0.0) -> None:
+        """Loads a run and carries it on; one that cannot be read is tried again beside the others, not before them."""
         if self._fleet.stopping:
             return
         try:
-            run = await self._fleet.load_surely(key)
+            run = await self._fleet.load(key)
+        except StoreError as error:
+            name = await public_id(self._store, key)
+            logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
+            self._spawn(self._recover_later(key, max(retry_s, STORE_RETRY_S)))
+            return
         except NotFound:
             pass  # its first write failed: it never existed
         except Conflict as error:
@@ -322,6 +332,10 @@ class Recovery:
             return
         if self._clear(key):
             await self._write(self._store.end_trial, [key])
+
+    async def _recover_later(self, key: int, retry_s: float) -> None:
+        await asyncio.sleep(retry_s)
+        await self._recover(key, retry_s=min(retry_s * 2, MAX_STORE_RETRY_S))
 
     async def _note_late(self, key: int) -> None:
         """A run comes back that this process did not recover at its start, such as a paused one."""
@@ -340,7 +354,7 @@ class Recovery:
         while self._waiting:
             first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
             if first.alone >= self._max_recoveries or (first.alone and first.deaths >= MAX_DEATHS):
-                await self._try_no_more(first.key)
+                self._try_no_more(first.key)
                 continue
             too_early_s = self._began_s + _control_s(first) - asyncio.get_running_loop().time()
             if too_early_s > 0:
@@ -384,10 +398,10 @@ class Recovery:
             self._began_s = max(self._began_s, began_s)
             await self._write(self._store.survived, late)
 
-    async def _try_no_more(self, key: int) -> None:
+    def _try_no_more(self, key: int) -> None:
         """Gives up a suspect. If that cannot be written, it comes back here: it is not driven any more."""
         del self._waiting[key]
-        await self._give_up_from_log(key)
+        self._spawn(self._give_up_from_log(key))  # it may take until the run can be read
 
     async def _give_up_from_log(self, key: int) -> None:
         try:
