@@ -266,7 +266,7 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
         assert await logs_of(other) == before
         assert await other.thread("customer-42").messages() == said
         await (await other.start(Agent(model), "Really?", thread="customer-42")).result()
-        with pytest.raises(Conflict, match="something else was said") as refused:
+        with pytest.raises(Conflict, match="a different conversation") as refused:
             await other.import_runs(file)
         assert refused.value.code == "import_conflict"
     (request,) = model.requests
