@@ -64,10 +64,8 @@ def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point
     waits = [fact.waits for log in logs for fact in log.of(ChildWaits)]
     assert waits in ([True, False], [True]), "it waits once, and goes on with the answer at the latest with the result"
     paid = tmp_path / "told.txt"
-    doubtful = (
-        "is in doubt" in done.stderr
-    )  # the approval and the start of the call were one commit, and the kill came then
-    assert doubtful or paid.read_text() == "paid 5\n"
+    # The approval and the start of the call may be one commit, and the kill may come right after that.
+    assert "is in doubt" in done.stderr or paid.read_text() == "paid 5\n"
 
 
 def check_family(logs: dict[str, RunLog]) -> None:

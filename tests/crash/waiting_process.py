@@ -1,6 +1,6 @@
-"""A process with an agent that keeps its time while its subagent waits for a person: `python waiting_process.py FOLDER`.
+"""A process with an agent that keeps its time while its subagent waits for a person.
 
-Whatever is open is approved.
+`python waiting_process.py FOLDER`: whatever is open is approved.
 """
 
 from __future__ import annotations
