@@ -91,9 +91,9 @@ class Lineage:
 
         All at once: one that cannot be read for now does not keep the others going.
         """
-        await asyncio.gather(*[self._cancel(child, by=by) for child in children])
+        await asyncio.gather(*[self._cancel_one(child, by=by) for child in children])
 
-    async def _cancel(self, child: str, *, by: str) -> None:
+    async def _cancel_one(self, child: str, *, by: str) -> None:
         try:
             run = await self._fleet.load_surely(ids.key_of(child))
         except (NotFound, Conflict) as error:
