@@ -120,7 +120,7 @@ class _Reader:
     def config(self, document: Table) -> Config:
         for key in document:
             if key not in _TOP:
-                raise self._bad(key, f"is not a setting; there are {', '.join(_TOP)}.{did_you_mean(key, _TOP)}")
+                raise self._bad(key, f"is not a setting; use one of {', '.join(_TOP)}.{did_you_mean(key, _TOP)}")
         providers = self._table(document, "providers", "providers")
         prices = document.get("prices", [])
         if not isinstance(prices, list):
@@ -199,7 +199,7 @@ class _Reader:
             return (() if base_url else _FAMILY_KEYS.get(family, ())), base_url is not None
         profile = PROFILES.get(options.get("profile", "openai"))
         if profile is None:
-            raise self._bad(at, f"is not a profile; there are {', '.join(PROFILES)}")
+            raise self._bad(at, f"is not a profile; use one of {', '.join(PROFILES)}")
         address = base_url or profile.base_url
         if address is None:
             raise self._bad(at.replace(".profile", ".base_url"), f"is missing; the profile {profile.name!r} needs it")
@@ -244,8 +244,8 @@ class _Reader:
         allowed = {field.name for field in msgspec.structs.fields(kind)}
         for key in fields:
             if key not in allowed:
-                there_are = f"there are {', '.join(sorted(allowed))}.{did_you_mean(key, allowed)}"
-                raise self._bad(f"{at}.{key}", f"is not a setting; {there_are}")
+                choices = f"use one of {', '.join(sorted(allowed))}.{did_you_mean(key, allowed)}"
+                raise self._bad(f"{at}.{key}", f"is not a setting; {choices}")
         try:
             return msgspec.convert(fields, kind)
         except msgspec.ValidationError as error:

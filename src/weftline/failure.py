@@ -63,7 +63,7 @@ class FieldIssue(Struct, frozen=True, omit_defaults=True):
 class Hint(Struct, frozen=True, omit_defaults=True):
     """What would help after a failed call.
 
-    Nothing is taken from the model because of it: with `restrict_to_tool` it is only told to stay with the tool.
+    It withholds nothing from the model: `restrict_to_tool` only asks it to stay with the tool.
     """
 
     reason: HintReason

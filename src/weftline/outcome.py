@@ -25,7 +25,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
 
 
 class ServerData(Struct, frozen=True, omit_defaults=True):
-    """What a call leaves besides its result, and no model ever reads: any JSON, for one audience."""
+    """Data that a call adds to its result and no model ever reads: any JSON, for one audience."""
 
     kind: str
     data: Any
@@ -33,7 +33,7 @@ class ServerData(Struct, frozen=True, omit_defaults=True):
 
 
 class Telemetry(Struct, frozen=True, omit_defaults=True):
-    """What a call took. A time of None is for the runtime to fill in."""
+    """What a call cost. The runtime fills in a time of None."""
 
     duration_ms: int | None = None
     tokens_used: int | None = None

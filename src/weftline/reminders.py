@@ -23,7 +23,7 @@ _KEY = "reminder:"
 
 
 class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """What a model is reminded of.
+    """Text that a model is reminded of.
 
     It comes with at most `max_per_run` requests of the run, None for any number; the tier `safety` is not capped. At
     least `min_turns_between` turns without it lie between two with it. Those of the tier `safety` come first, then by

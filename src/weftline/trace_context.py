@@ -6,8 +6,8 @@ process that carries the run on, and whoever emits the spans gives them the same
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_trace() -> Trace:
-    return Trace(secrets.token_hex(16))
+    return Trace(os.urandom(16).hex())
 
 
 def fallback_trace(run_id: str) -> Trace:
@@ -81,14 +81,24 @@ def parsed(traceparent: object) -> Trace | None:
     return Trace(trace, parent, bool(int(flags, 16) & 1), spans=False)
 
 
-def callers_trace() -> Trace | None:
-    """That of the code that begins a run: the span that is active in it, or the one that its request has named."""
+def active_traceparent() -> str | None:
+    """The span of OpenTelemetry that is active in the code that calls this."""
+    active = _active()
+    return None if active is None else active.traceparent(active.parent)
+
+
+def _active() -> Trace | None:
     api: Any = sys.modules.get("opentelemetry.trace")  # without it no span can be active
     if api is not None:
         active = api.get_current_span().get_span_context()
         if active.is_valid:
             return Trace(f"{active.trace_id:032x}", f"{active.span_id:016x}", bool(active.trace_flags & 1), spans=False)
-    return parsed(incoming_traceparent.get())
+    return None
+
+
+def callers_trace() -> Trace | None:
+    """That of the code that begins a run: the span that is active in it, or the one that its request has named."""
+    return _active() or parsed(incoming_traceparent.get())
 
 
 @contextmanager

@@ -162,10 +162,9 @@ async def test_without_a_rule_the_hint_is_shown_and_the_run_goes_on(rule: Any) -
 
 @pytest.mark.requirement("run.policy.missing_fields")
 async def test_finalize_forces_the_final_turn() -> None:
-    agent, model = scripted(
-        both(calls("look"), calls("forecast")), tools=[forecast, look], policy=Policy(on_missing_fields="finalize")
-    )
-    async with agent.stream("Go.", policy=ASKS) as run:  # a run's own rule cannot be more lenient
+    agent, model = scripted(both(calls("look"), calls("forecast")), tools=[forecast, look], policy=ASKS)
+    own = Policy(on_missing_fields="finalize")  # takes the place of the agent's
+    async with agent.stream("Go.", policy=own) as run:
         forced = [event.reason async for event in run if isinstance(event, FinalForced)]
         result = await run.result()
     assert (forced, result.reason, result.text) == (["tool_failure"], "tool_failure", "Done.")

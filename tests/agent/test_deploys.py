@@ -384,7 +384,7 @@ async def test_a_run_that_is_cancelled_while_it_asks_withdraws_its_question(tmp_
         await engine.attach(run_id).cancel()
         assert (await engine.attach(run_id).result()).status == "cancelled"
         assert await engine.awaits() == []
-        with pytest.raises(Conflict, match="does not need this answer"):
+        with pytest.raises(Conflict, match="no longer needs this answer"):
             await engine.attach(run_id).approve(question.id)
 
 

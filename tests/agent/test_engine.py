@@ -100,7 +100,7 @@ async def test_a_run_attached_by_a_wrong_id_or_with_another_agent_is_told_so() -
     async with Engine(agents=[words, number], models=catalog(ScriptedModel(["Hello."]))) as engine:
         run = await engine.start(words, "Hi!")
         assert (await run.result()).text == "Hello."
-        with pytest.raises(Conflict, match=f"The answer of {run.id} is not of the type of the agent"):
+        with pytest.raises(Conflict, match=f"The answer of {run.id} does not fit the output type of the agent"):
             await engine.attach(run.id, number).result()
         with pytest.raises(NotFound, match="There is no run 'run_ffff' in this engine"):
             await engine.attach("run_ffff").result()
@@ -227,7 +227,7 @@ async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) ->
     agent.on(RunStarted)(lambda at: seen.append(at.name))
     agent.on(MessagesTaken)(lambda at: seen.append(at.name))
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
-        with pytest.raises(WeftlineError, match="has no messages to go on from"):
+        with pytest.raises(WeftlineError, match="has no messages to continue from"):
             await engine.start(agent, thread="t")
         assert await (await engine.runtime()).runs(RunFilter(workspace=engine.workspace_key)) == []
         assert model.requests == []

@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 from typing_extensions import TypedDict
 
-from weftline import Agent, Bounded, Conflict, Engine, Limits, Paging, Provided, RunFailed, RunInfo, ServerData, tool
+from weftline import (
+    Agent,
+    Bounded,
+    Conflict,
+    Engine,
+    Limits,
+    Paging,
+    Provided,
+    RunFailed,
+    RunInfo,
+    ServerData,
+    tool,
+    toolset,
+)
 from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
 from weftline.errors import InvalidRequest, NotFound
@@ -255,3 +268,18 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             await host.cancel(key)
             go_on.set()
             assert not await answering
+
+
+@pytest.mark.requirement("run.await.external_tools")
+async def test_the_set_of_an_external_tool_materializes_what_is_given_in_its_place() -> None:
+    def stamped(call: Any, result: Any) -> Any:
+        return {"stamped": call.tool}
+
+    tools = toolset("desk", owner, materialize=stamped)
+    model = ScriptedModel([OWNER, "Done."])
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        run = await engine.start(Agent(model, tools=tools), "Go.")
+        asked = await offered(run)
+        await run.provide(asked.id, [Provided(call_id=ids(asked)[0], result="Ann")])
+        await run.result()
+    assert "stamped" in results_in(model.requests[1].messages)[0]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, tool
+from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts_people, spawn, tool
 from weftline.agent.granted import to_grant
+from weftline.agent.hooks_outside import SpawnBefore
 from weftline.canonical import canonical_value, digest
 from weftline.errors import WeftlineError
-from weftline.events import AwaitOpened
+from weftline.events import AwaitOpened, CallFinished
 from weftline.replay.reading import read_export
+from weftline.runtime import ids
 from weftline.runtime.grants import grants_in
+from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.function import FunctionTool
 
@@ -145,3 +149,29 @@ def test_approvers_that_nobody_could_be_are_refused(options: dict[str, Any], wor
 
     with pytest.raises(ValueError, match=words):
         FunctionTool(fire, **{"confirm": "Fire?", **options})  # pyright: ignore[reportArgumentType]
+
+
+async def test_an_agent_whose_approval_lapses_while_its_run_is_planned_is_not_called(tmp_path: Path) -> None:
+    model = ScriptedModel([calls("spawn", task="Look."), "Done."])
+    agent = Agent(model, name="boss", tools=[spawn()], limits=Limits(grant_ttl_s=0.01))
+    closed = asyncio.Event()
+
+    @agent.on(ToolGate)
+    def ask(gate: ToolGate) -> None:
+        gate.ask("Really?")
+
+    @agent.on(SpawnBefore)
+    async def slow(point: SpawnBefore) -> None:
+        await closed.wait()
+
+    async with asyncio.timeout(60), Engine(tmp_path / "data", agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        async for event in run:
+            if isinstance(event, AwaitOpened):
+                await run.approve(event.id, by="user:ann")
+            elif isinstance(event, CallFinished):
+                assert (event.how, event.result) == ("skipped", prompts_people.APPROVAL_LAPSED)
+                closed.set()
+        facts = await engine.store.log.facts(ids.key_of(run.id), kinds=("call.started", "run.adopted"))
+        assert (await run.result()).text == "Done." and facts == []
+        assert await engine.store.log.count_runs(RunFilter()) == 1

@@ -122,8 +122,8 @@ async def test_an_override_that_makes_no_sense_is_refused_and_changes_nothing() 
     async with Engine() as engine:
         refused: list[tuple[dict[str, Any], str]] = [
             ({"template": "{0}"}, "may have names in it"),
-            ({"template": "x", "labels": {"a": 1}}, "labels= are up to 16 texts by name"),
-            ({"template": "x", "labels": {str(n): "x" for n in range(17)}}, "labels= are up to 16 texts by name"),
+            ({"template": "x", "labels": {"a": 1}}, "labels= takes up to 16 strings by name"),
+            ({"template": "x", "labels": {str(n): "x" for n in range(17)}}, "labels= takes up to 16 strings by name"),
         ]
         for options, words in refused:
             with pytest.raises(InvalidRequest, match=words):

@@ -154,5 +154,5 @@ async def test_what_is_not_a_list_of_reminders_is_refused() -> None:
     one = Reminder(id="a", text="b")
     async with Engine() as engine:
         for wrong in ([one, one], ["text"], one, [Reminder(id=str(n), text="x") for n in range(65)]):
-            with pytest.raises(InvalidRequest, match="reminders= is a list of up to 64 Reminders"):
+            with pytest.raises(InvalidRequest, match="reminders= takes a list of up to 64 Reminders"):
                 await engine.start(Agent(ScriptedModel(["Done."])), "Go.", reminders=wrong)  # type: ignore[arg-type]

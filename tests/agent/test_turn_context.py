@@ -237,9 +237,9 @@ async def test_another_process_goes_on_with_what_hooks_remembered(tmp_path: Path
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("", 1, "a text of 1 to 256 characters"),
-        ("k" * 257, 1, "a text of 1 to 256 characters"),
-        (5, 1, "a text of 1 to 256 characters"),
+        ("", 1, "a string of 1 to 256 characters"),
+        ("k" * 257, 1, "a string of 1 to 256 characters"),
+        (5, 1, "a string of 1 to 256 characters"),
         ("k", None, "delete the key"),
         ("k", object(), "is not JSON"),
         ("k", "x" * 65_536, "at most 65,536"),

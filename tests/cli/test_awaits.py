@@ -74,7 +74,7 @@ def test_of_several_one_is_named(env: Env, somewhere: Env) -> None:
     assert weftline("deny", run, "None of your business.", env=somewhere).out == "denied\n"
     assert "blue" in (text := ended(env, run)) and "None of your business." in text
     nothing = weftline("approve", run, env=somewhere)
-    assert nothing.code == 1 and "asks nothing at the moment" in nothing.err
+    assert nothing.code == 1 and "has no open questions" in nothing.err
 
 
 def test_arguments_that_are_not_an_object_are_wrong_usage(env: Env) -> None:

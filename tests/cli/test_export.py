@@ -30,7 +30,7 @@ def test_a_run_is_taken_from_one_store_to_another(
     printed = weftline("export", run_id, "--db", str(server.db))
     assert printed.out.encode() == file.read_bytes()
     taken = weftline("export", run_id, "-o", str(file), "--db", str(server.db))
-    assert taken.code == 1 and "exists already" in taken.err
+    assert taken.code == 1 and "already exists" in taken.err
     again = weftline("import", str(file), "--workspace", "acme", "--json", "--db", str(server.db))
     assert json.loads(again.out) == {"created": [], "present": [run_id], "thread": None}, again  # through the server
     _make_store(db)

@@ -84,6 +84,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.suggestions",
         "weftline.surrogates",
         "weftline.tools",
+        "weftline.trace_context",
         "weftline.wire",
     }
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from forked import run_python
-from weftline.kernel.entries import AttemptFailed, CallStarted, ChildEnded, RunCreated, TurnCompleted
+from weftline.kernel.entries import AttemptFailed, CallStarted, ChildEnded, ChildWaits, RunCreated, TurnCompleted
 from weftline.messages import Usage
 
-from . import children_process
+from . import children_process, waiting_process
 from .log import RunLog, check_carried_on, check_whole, read_logs
 
 POINTS = [
@@ -25,6 +25,7 @@ POINTS = [
     for hit in range(1, hits + 1)
     for side in ("before", "after")
 ]
+WAITS = [f"child.waits:{side}#{hit}" for hit in (1, 2) for side in ("before", "after")]
 WORDS = "Done. | returned:a paid returned:b has nothing to pay |"
 
 
@@ -47,6 +48,24 @@ def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
     check_family({log.run: log for log in logs.values()})
     told = (tmp_path / "told.txt").read_text().splitlines()
     assert len({line for line in told if line.startswith("paid")}) == 1, told
+
+
+@pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")
+@pytest.mark.parametrize("point", WAITS)
+def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point: str, tmp_path: Path) -> None:
+    killed = play(tmp_path, waiting_process.__file__, point=point)
+    assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
+    done = play(tmp_path, waiting_process.__file__)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Done. returned\n"
+    logs = read_logs(tmp_path / "data").values()
+    for log in logs:
+        check_whole(log)
+    waits = [fact.waits for log in logs for fact in log.of(ChildWaits)]
+    assert waits in ([True, False], [True]), "it waits once, and goes on with the answer at the latest with the result"
+    paid = tmp_path / "told.txt"
+    # The approval and the start of the call may be one commit, and the kill may come right after that.
+    assert "is in doubt" in done.stderr or paid.read_text() == "paid 5\n"
 
 
 def check_family(logs: dict[str, RunLog]) -> None:
@@ -74,5 +93,7 @@ def check_family(logs: dict[str, RunLog]) -> None:
         assert log.end.usage == sum([*own, *[end.usage for end in ends.values()]], Usage())
 
 
-def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(children_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})
+def play(
+    folder: Path, process: str = children_process.__file__, *, point: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return run_python(process, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})

@@ -18,6 +18,7 @@ from .test_agent import POINTS as AGENT_POINTS
 from .test_asking import POINTS as ASKING_POINTS
 from .test_budgets import POINTS as BUDGET_POINTS
 from .test_children import POINTS as CHILD_POINTS
+from .test_children import WAITS as CHILD_WAITS
 from .test_code import POINTS as CODE_POINTS
 from .test_compaction import POINTS as COMPACTION_POINTS
 from .test_deploys import POINTS as DEPLOY_POINTS
@@ -104,6 +105,7 @@ def test_a_test_kills_at_every_point_there_is() -> None:
         *ASKING_POINTS,
         *BUDGET_POINTS,
         *CHILD_POINTS,
+        *CHILD_WAITS,
         *CODE_POINTS,
         *COMPACTION_POINTS,
         *DEPLOY_POINTS,

@@ -47,6 +47,7 @@ def test_an_error_of_a_million_values_is_still_an_error() -> None:
     assert error.cls == "invalid_request" and error.message
 
 
-async def test_a_list_of_a_million_models_is_not_read() -> None:
-    with pytest.raises(ProviderError, match="JSON values"):
-        await fetch(RecordedTransport(replay((200, "application/json", MANY))), "http://x", {}, headers={}, secrets=())
+@pytest.mark.parametrize(("bomb", "told"), [(MANY, "JSON values"), (b'{"a":' + b"[" * 5_000, "could not be read")])
+async def test_a_list_of_a_million_models_or_levels_is_not_read(bomb: bytes, told: str) -> None:
+    with pytest.raises(ProviderError, match=told):
+        await fetch(RecordedTransport(replay((200, "application/json", bomb))), "http://x", {}, headers={}, secrets=())

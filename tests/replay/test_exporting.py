@@ -120,6 +120,7 @@ async def test_a_file_that_is_damaged_cut_or_newer_is_refused_whole_and_the_line
     lines = file.read_bytes().splitlines(keepends=True)
     broken = {
         "another format": ([b'{"a": 1}\n', *lines[1:]], 1),
+        "nested": ([b'{"line":"header","version":1,"a":' + b"[" * 5_000 + b"\n", *lines[1:]], 1),
         "newer": ([edited(lines[0], version=2), *lines[1:]], 1),
         "not JSON": ([*lines[:3], b"{\n", *lines[4:]], 4),
         "an entry is missing": ([*lines[:2], *lines[3:]], 3),
@@ -265,7 +266,7 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
         assert await logs_of(other) == before
         assert await other.thread("customer-42").messages() == said
         await (await other.start(Agent(model), "Really?", thread="customer-42")).result()
-        with pytest.raises(Conflict, match="something else was said") as refused:
+        with pytest.raises(Conflict, match="a different conversation") as refused:
             await other.import_runs(file)
         assert refused.value.code == "import_conflict"
     (request,) = model.requests

@@ -101,7 +101,7 @@ async def test_clients_read_a_plain_text_which_an_operator_can_replace_and_the_l
     ("value", "words"),
     [
         ("Sorry.", "server.public_errors: must be a table of texts by error code"),
-        ({"autth": "Sorry."}, "server.public_errors.autth: is not an error code; there are agent_error, auth,"),
+        ({"autth": "Sorry."}, "server.public_errors.autth: is not an error code; use one of agent_error, auth,"),
         ({"auth": ""}, "server.public_errors.auth: must be a text of 1 to 1000 characters"),
         ({"auth": 7}, "server.public_errors.auth: must be a text of 1 to 1000 characters"),
     ],

@@ -101,7 +101,7 @@ async def test_an_open_engine_takes_no_more_agents(durable: bool, tmp_path: Path
         with pytest.raises(Conflict) as refused:
             engine.register(late)
         assert refused.value.code == "registration_closed"
-        words = "The engine is open, and takes no more agents: Engine(…, agents=[late])."
+        words = "The engine is already open; register agents before that: Engine(…, agents=[late])."
         assert refused.value.message == words
         assert [*engine.agents] == ["first"]
         assert (await (await engine.start(late, "Go.")).result()).text == "Done.", "it needs no registration"

@@ -223,6 +223,16 @@ async def test_nothing_is_copied_over_what_is_there_or_from_what_is_not_a_store(
     assert os.listdir(taken) == ["mine"] and sorted(os.listdir(tmp_path)) == ["store", "taken"]
 
 
+async def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    await open_store(store).close()
+    (tmp_path / "link").symlink_to(store)
+    for to in (store / "backup", tmp_path / "link" / "backup"):
+        done = await weftline_beside("backup", str(to), "--db", str(store))
+        assert done.code == 1 and f"{to} is in the store itself" in done.err
+    assert not (store / "backup").exists()
+
+
 async def test_a_damaged_backup_and_one_of_a_newer_version_are_not_restored(tmp_path: Path) -> None:
     store, backup = tmp_path / "store", tmp_path / "backup"
     await open_store(store).close()

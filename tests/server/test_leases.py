@@ -167,7 +167,7 @@ async def test_a_claim_that_says_nothing_sensible_is_refused(api: Api, body: Jso
         ({"budgets": {"onLeaseLost": "fallback"}}, "names no tool"),
         ({"budgets": {"onLeaseLost": "error", "leaseFallbacks": {"lookup": "recall"}}}, "goes with"),
         ({"budgets": {"leaseFallbacks": {"nothing": "recall"}}}, "no client-side tool"),
-        ({"budgets": {"leaseFallbacks": {"lookup": "lookup"}}}, "carried out by clients, too"),
+        ({"budgets": {"leaseFallbacks": {"lookup": "lookup"}}}, "also carried out by clients"),
         ({"budgets": {"leaseFallbacks": {"lookup": "recal"}}}, "is not a tool of the run. Did you mean 'recall'?"),
         (
             {"tools": [local_tool(effect="once")], "budgets": {"leaseFallbacks": {"lookup": "recall"}}},

@@ -53,7 +53,8 @@ async def test_an_answer_goes_to_the_model_and_shows_on_the_stream_once(api: Api
         "result",
     ]
     named = {"toolUseId": call, "name": "lookup"}
-    assert frames[2].payload == {**named, "args": {"q": "one"}, "kind": "local", "turn": 0}
+    offer = {"args": {"q": "one"}, "kind": "local", "turn": 0, "displayHint": "Lookup"}
+    assert frames[2].payload == {**named, **offer}
     assert frames[3].payload == {**named, "output": "forty-two", "result": "forty-two", "how": "returned"} | {
         "telemetry": {"durationMs": 0}
     }

@@ -100,6 +100,10 @@ def test_no_agent_is_called_with_an_approval_that_has_lapsed_while_its_run_was_p
     simulate(1011030753)
 
 
+def test_a_run_planned_for_a_call_that_is_closed_by_then_is_not_made_and_harms_nobody() -> None:
+    simulate(1030003336)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -36,13 +36,13 @@ class Agent(Definition[OutputT, DepsT]):
     async def run(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> RunResult[OutputT]:
-        """Runs the agent and waits for its answer; `RunOptions` has what can be set for one run.
+        """Runs the agent and waits for its answer; see `RunOptions` for what can be set for one run.
 
         Without an `engine` the run is in memory and belongs to the caller: if the awaiting task is cancelled, so is the
         run. With one it is durable, and cancelling only stops the waiting.
 
         Raises:
-            RunFailed: if the run failed, by the class of its failure.
+            RunFailed: if the run failed; the subclass says how.
         """
         host = await _host(engine)
         run = await host.start_alone(self, prompt, options)
@@ -53,7 +53,7 @@ class Agent(Definition[OutputT, DepsT]):
     async def stream(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[Run[OutputT]]:
-        """Starts the agent and gives its run, to be watched. Leaving the block ends a run in memory."""
+        """Starts the agent and yields its run, to watch it. Leaving the block ends a run in memory."""
         host = await _host(engine)
         run = await host.start(self, prompt, **options)
         async with host.owned(run):

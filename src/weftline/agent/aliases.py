@@ -82,7 +82,7 @@ def check_names(tools: Iterable[str], aliases: Mapping[str, str]) -> None:
         if RESERVED in (own, wire):
             raise Conflict(f"{RESERVED!r} cannot be the name of a tool: it stands for the answer itself.")
         if wire in taken and taken[wire] != own:
-            raise Conflict(f"The tools {taken[wire]!r} and {own!r} would both be called {wire!r} by the model.")
+            raise Conflict(f"The tools {taken[wire]!r} and {own!r} would have the same name for the model, {wire!r}.")
         taken[wire] = own
 
 

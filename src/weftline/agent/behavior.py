@@ -52,7 +52,7 @@ class Ruling:
 class ToolBudget:
     """How often a tool may be called in a run, and what happens to a call beyond that.
 
-    `block` refuses it. `steer` lets it run and tells the model, once per tool and run. A function is asked about each.
+    `block` refuses it. `steer` lets it run and informs the model, once per tool and run. A function decides each case.
     """
 
     max: int
@@ -84,7 +84,7 @@ class ThinkingDecay:
 
 @dataclass(frozen=True)
 class ToolSearch:
-    """How withheld tools are found. Without `tool` the agent brings a search of its own."""
+    """How withheld tools are found. Without `tool` the agent gets a built-in search."""
 
     default_limit: int = 5
     tool: bool = True

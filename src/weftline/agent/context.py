@@ -23,7 +23,7 @@ else:
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
-    """A run, as its agent's deps are made for it."""
+    """The run that an agent's deps are made for."""
 
     id: str
     agent: str | None = None
@@ -69,7 +69,7 @@ def _no_prompts(id: str, /, **data: object) -> str:
 
 
 class RunContext(Struct, Generic[DepsT], frozen=True):
-    """The run that a hook or a function for instructions is called for, with the agent's deps."""
+    """The run that a hook or an instruction function is called for, with the agent's deps."""
 
     run: RunInfo
     deps: DepsT

@@ -140,7 +140,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         """
         if self._host is not None:
             raise Conflict(
-                f"The engine is open, and takes no more agents: Engine(…, agents=[{agent.name or '…'}]).",
+                f"The engine is already open; register agents before that: Engine(…, agents=[{agent.name or '…'}]).",
                 code="registration_closed",
             )
         self._admit(agent, name=name)
@@ -148,7 +148,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     def _admit(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
         name = name or agent.name
         if name is None:
-            raise InvalidRequest("An agent that an engine carries on needs a name: Agent(…, name='billing').")
+            raise InvalidRequest("An agent registered with an engine needs a name: Agent(…, name='billing').")
         if self.durable:
             require_durable(agent, name)
         self._tools.register(name, Setup(agent))
@@ -160,7 +160,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     async def __aenter__(self) -> Self:
         if self._host is not None:
-            raise Conflict("This engine is open already.")
+            raise Conflict("This engine is already open.")
         if self._directory is None:
             store: Store = MemoryStore()
             self._kept = RetainedRuns(store)
@@ -210,7 +210,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
 
     async def close(self) -> None:
-        """Stops what is under way; what is durable goes on in the next process. May be called twice."""
+        """Stops what is under way; durable runs continue in the next process. May be called twice."""
         if self._host is None:
             return
         if self._pid != os.getpid():
@@ -260,11 +260,11 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self._companions.append(companion)
 
     async def attend(self, companion: Companion) -> None:
-        """The same once, in an engine that is open."""
+        """Like `alongside`, but once, in an engine that is open."""
         await self._guests.enter_async_context(companion())
 
     async def runtime(self) -> EmbeddedEngine:
-        """The runtime below. On another loop than its own it is one that forwards calls.
+        """The runtime below; on any other loop, a proxy that forwards calls to it.
 
         Raises `Conflict` unless the engine is open, in this process.
         """
@@ -274,7 +274,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         return cast("EmbeddedEngine", LoopProxy(host, loop))
 
     async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Carries out `work` on the loop that the engine lives on, with the caller's context variables."""
+        """Carries out `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
 
@@ -287,7 +287,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     @property
     def agents(self) -> dict[str, Definition[Any, Any]]:
-        """Those that are registered, by name."""
+        """The registered agents, by name."""
         return self._tools.agents
 
     @property
@@ -314,7 +314,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
     async def start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
-        """The same for a run that nobody watches: in memory, an await that no hook answers ends it."""
+        """Like `start`, for a run that nobody watches: in memory, an await that no hook answers ends it."""
         return await self._launch(agent, prompt, options, nobody_to_ask=not self.durable)
 
     async def _launch(
@@ -398,7 +398,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     @asynccontextmanager
     async def owned(self, run: Run[Any]) -> AsyncGenerator[None]:
-        """A run in memory belongs to its caller: whoever leaves early ends it."""
+        """A run in memory belongs to its caller: leaving early ends it."""
         try:
             yield
         finally:
@@ -465,7 +465,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             return run_id, None
         agent = agent or self._tools.find(plan.code)
         if agent is None:
-            raise InvalidRequest(f"The agent {plan.code!r} of the run is not here: give it to the fork.")
+            raise InvalidRequest(f"The agent {plan.code!r} of the run is not registered here: give it to the fork.")
         name = self._starter.carried_by(agent, {})
         model = changes.model if changes.model is not None else agent.present_model
         if changes.model is not None or not isinstance(model, str):
@@ -488,7 +488,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
         thread = self.thread(name)
         if prompt is None and not options.get("files") and not await thread.messages():
-            raise InvalidRequest(f"The thread {name!r} has no messages to go on from: give the run a prompt.")
+            raise InvalidRequest(f"The thread {name!r} has no messages to continue from: give the run a prompt.")
         return await thread.key()
 
     async def _check(self, plan: RunPlan, /, *, workspace: int) -> None:

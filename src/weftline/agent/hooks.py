@@ -156,7 +156,7 @@ class BeforeModel(
     kind="shaper",
     settable=("reasoning", "max_output_tokens", "temperature", "top_p", "stop", "tools"),
 ):
-    """The settings of one request. `tools` has the names of those that are offered: a hook may leave some out."""
+    """The settings of one request. `tools` has the names of the tools on offer: a hook may leave some out."""
 
     turn: int
     attempt: int
@@ -232,7 +232,7 @@ class CallPoint(Point):
 
 @dataclass(eq=False)
 class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "display_hint")):
-    """A call that the model asked for, before anything is done about it.
+    """A call that the model asked for, before it begins.
 
     `args` are as the tool would get them: coerced, with defaults. `issues` says why they do not fit, if they do not;
     the refusal itself comes after the gates, so that a gate may still answer for such a call, or for an unknown tool.
@@ -264,7 +264,7 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
     def ask(self, question: str, *, timeout_s: float | None = None, approvers: Iterable[str] | None = None) -> None:
         """A person is asked whether the call may begin, unless a gate blocks or answers it.
 
-        `approvers` are the only ones who may say so, by the names that the log has, such as `user:…` and `key:…`.
+        Only `approvers` may decide, under the names that the log uses, such as `user:…` and `key:…`.
         """
         named = checked_approvers(approvers, where="gate.ask")
         object.__setattr__(self, "_ask", Ask(str(question), timeout_s=timeout_s, approvers=named))
@@ -316,7 +316,7 @@ class AwaitDecision(NamedTuple):
 
 @dataclass(eq=False)
 class AwaitGate(Point, name="await_gate", kind="gate"):
-    """A question to people, before they are asked. The first hook that says something decides; others pass.
+    """A question to people, before they are asked. The first hook that answers decides; doing nothing passes.
 
     `about` is `confirm` (may the call begin?), `question`, `plan`, or `doubt`: a crash cut the call off, and it either
     happened (`answer` with its result), did not (`approve` carries it out again), or nobody knows (`deny`).
@@ -336,16 +336,16 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
     _decision: AwaitDecision | None = None
 
     def approve(self, args: Mapping[str, Any] | None = None, *, comment: str = "") -> None:
-        """The call may begin, if need be with other arguments, which have to fit its tool.
+        """The call may begin, optionally with other arguments, which must fit its tool.
 
-        A plan is approved, if need be another one (`{"plan": …}`); the model reads the comment.
+        A plan is approved, optionally changed (`{"plan": …}`); the model reads the comment.
         """
         if args is not None and self.about not in ("confirm", "plan"):
             raise ValueError(f"an await of the kind {self.about!r} has no arguments to change")
         self._decide(AwaitDecision("approved", args, reason=str(comment)))
 
     def deny(self, reason: str = "") -> None:
-        """The call does not begin; the model reads the reason. A question stays without an answer."""
+        """The call does not begin; the model reads the reason. A question is left unanswered."""
         self._decide(AwaitDecision("denied", reason=str(reason)))
 
     def answer(self, value: object) -> None:
@@ -428,7 +428,7 @@ class ToolResultStored(CallPoint, name="tool_result_stored"):
 class ToolAfter(CallPoint, name="tool_after"):
     """The result of a call as the model will read it. `output_bytes` is its size.
 
-    A model without vision reads a text in place of each image; what is stored has the image.
+    A model without vision reads text in place of each image; the image itself is stored.
     """
 
     result: tuple[UserPart, ...]

@@ -40,7 +40,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """Each is for this run only; what is not given is the agent's own."""
 
     messages: Sequence[Message]
-    """An earlier conversation to go on from, such as another result's `messages`. Not with `thread`."""
+    """An earlier conversation to continue from, such as another result's `messages`. Not with `thread`."""
     files: Sequence[FileLike]
     """Paths, addresses, or parts of a message, to come with the prompt."""
     deps: DepsT
@@ -91,7 +91,7 @@ def reminders_of(given: object) -> tuple[Reminder, ...]:
     listed = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [None]
     found = [one for one in listed if isinstance(one, Reminder)]
     if len(found) < len(listed) or len({one.id for one in found}) < len(found) or len(found) > MAX_REMINDERS:
-        raise InvalidRequest(f"reminders= is a list of up to {MAX_REMINDERS} Reminders with ids of their own.")
+        raise InvalidRequest(f"reminders= takes a list of up to {MAX_REMINDERS} Reminders, each with its own id.")
     return tuple(found)
 
 
@@ -100,7 +100,7 @@ def turn_id_of(given: object) -> str:
     if given is None:
         return ""
     if not isinstance(given, str) or not given or len(given) > _MAX_TURN_ID_CHARS or "\x00" in given:
-        raise InvalidRequest(f"turn_id= is a text of 1 to {_MAX_TURN_ID_CHARS} characters.")
+        raise InvalidRequest(f"turn_id= must be a string of 1 to {_MAX_TURN_ID_CHARS} characters.")
     return given
 
 
@@ -112,7 +112,7 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in known:
             near = did_you_mean(name, known)
-            raise TypeError(f"a run has no option {name!r}; there are {', '.join(sorted(known))}.{near}")
+            raise TypeError(f"a run has no option {name!r}; use one of {', '.join(sorted(known))}.{near}")
     if options:
         check_parts(options)
         for name in ("thread", "key", "requested_by"):

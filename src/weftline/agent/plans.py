@@ -191,7 +191,7 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
     )
     own, asked = plan.output_schema, sent.output_schema
     if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):
-        raise InvalidRequest(f"The answers of the agent {code!r} have a type of their own: leave out the schema.")
+        raise InvalidRequest(f"The agent {code!r} has its own output type: leave out the schema.")
     tighter = sent.limits.max_tool_turns < _NO_LIMITS.max_tool_turns
     limits = replace(
         plan.limits,

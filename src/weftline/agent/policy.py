@@ -29,7 +29,7 @@ _MAX_S: Final = 7 * 24 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What is None, or a count or a time of 0, is not limited. See docs/policies.md for each rule.
+    """None, or a count or time of 0, means no limit. See docs/policies.md for each rule.
 
     `per_tool_timeout_s` has time-outs by the name of a tool, or by the beginning of one with a `*` behind it.
     """
@@ -169,7 +169,7 @@ def _us(seconds: float | None) -> int | None:
 
 @dataclass(frozen=True)
 class Caps:
-    """What is left of the caps of a run: None where there is none. In a decision: what is to be left at most."""
+    """What is left of a run's caps: None where there is no cap. In a decision: the most that may be left."""
 
     tool_calls: int | None = None
     consecutive_failures: int | None = None
@@ -211,9 +211,9 @@ class PolicyTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDecision:
-    """What an engine says about a turn. It can take something away, and give nothing.
+    """What an engine decides about a turn. It can only restrict.
 
-    With `disable_tools` none of the calls is made, and the run is brought to its end.
+    With `disable_tools` none of the calls is made, and the run is brought to an end.
     """
 
     allowed_tools: Sequence[str] | None = None
@@ -232,9 +232,9 @@ PolicyEngine: TypeAlias = Callable[[PolicyTurn], PolicyDecision | Awaitable[Poli
 
 @dataclass(frozen=True, kw_only=True)
 class BasicPolicy:
-    """An engine that goes by lists. A block wins, and lists of what is allowed are exclusive.
+    """An engine that goes by lists. A block wins; with a list of what is allowed, everything else is blocked.
 
-    A tool that was called and was not there is withheld for a turn.
+    A tool that was unavailable when called is withheld for one turn.
     """
 
     blocked_tools: Sequence[str] = ()

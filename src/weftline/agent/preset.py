@@ -23,9 +23,9 @@ _NO_BEHAVIOR, _NO_SETTINGS = Behavior(), Settings()
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Each field is what an agent has unless it says something else itself. Hooks and tools add up.
+    """Each field is the default for an agent that does not set it itself. Hooks and tools add up.
 
-    A name or instructions of None are something, too: none, whatever an earlier preset says.
+    A name or instructions of None count as set: they remove those of an earlier preset.
     """
 
     name: str | UnsetType | None = UNSET

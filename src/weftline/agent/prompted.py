@@ -43,7 +43,7 @@ class PromptedRuns:
         """Has a prompt say something else from its next rendering on, also in runs that are under way.
 
         It is for the runs of a `thread`, by its name or its id, for runs with all of these `labels`, for both or for
-        all. Of those that fit a run the one for its thread counts, else the one with the most labels, and of these the
+        all. If several match a run, the one for its thread wins, then the one with the most labels, then the
         newest. Raises `InvalidRequest` for a template that is none.
         """
 

@@ -203,7 +203,7 @@ def checked_override(
     given = dict(labels or {})
     named = [part for pair in given.items() for part in pair if isinstance(part, str) and part]  # pyright: ignore[reportUnnecessaryIsInstance]
     if len(given) > MAX_LABELS or len(named) < 2 * len(given):
-        raise InvalidRequest(f"labels= are up to {MAX_LABELS} texts by name.")
+        raise InvalidRequest(f"labels= takes up to {MAX_LABELS} strings by name.")
     return PromptOverride(
         prompt_id=id,
         template=template,

@@ -106,7 +106,7 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
 
 
 class RunError(WeftlineError):
-    """A run did not succeed. `result` is what there is of it."""
+    """A run did not succeed. `result` is its partial result."""
 
     def __init__(self, message: str, result: RunResult[Any], *, code: str) -> None:
         Exception.__init__(self, message)

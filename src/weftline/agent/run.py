@@ -169,27 +169,27 @@ class Run(Generic[OutputT]):
         return result
 
     async def messages(self) -> list[SavedMessage]:
-        """What was said in this run so far: each message from the end of its turn on, also while the run goes on."""
+        """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
         facts = await host.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
         return saved_messages(self.id, facts)
 
     async def status(self) -> Status:
-        """Whether the run waits for its turn, is carried out, waits for somebody, or how it has ended."""
+        """Whether the run is queued, running or paused, or how it has ended."""
         host = await self._engine.runtime()
         row = await host.row(await self._key())
         assert row is not None
         return cast("Status", row.status)
 
     async def snapshot(self) -> RunSnapshot:
-        """The run as it stands: its phase, what it has said and used, its calls and children, and who is asked what."""
+        """The run's current state: its phase, text and usage, its calls and children, and its open questions."""
         host = await self._engine.runtime()
         row = await host.row(await self._key())
         assert row is not None
         return await snapshot_of(host.logs, row, thread=await host.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
-        """What the run's own model calls have used so far, by the id of the model, also while it goes on."""
+        """What the run's own model calls have used so far, by model id."""
         host = await self._engine.runtime()
         heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
         return usage_by_model([decode_fact.decode(head) for head in heads])
@@ -198,7 +198,7 @@ class Run(Generic[OutputT]):
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
 
         Args:
-            by: Who says so, for the log and for the rule of four eyes.
+            by: Who sends it, for the log and for the four-eyes rule.
             labels: Kept with the message in the log.
         """
         host = await self._engine.runtime()
@@ -217,12 +217,12 @@ class Run(Generic[OutputT]):
     async def resume(
         self, notes: str = "", *, messages: Sequence[str] = (), by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        """Lets a paused run continue. The model reads `messages` before its next turn."""
         host = await self._engine.runtime()
         await host.resume(await self._key(), notes=notes, requested_by=by, labels=labels, messages=messages)
 
     async def restore_context(self, *, by: str = "") -> bool:
-        """Takes a summary of older messages back: requests have the whole conversation again, from the next one on.
+        """Undoes a summary of older messages: from the next request on, the model gets the whole conversation again.
 
         The run makes no further summary unless the model refuses a request as too long. Returns False if there is no
         summary to take back, or the next one is just being written.
@@ -244,11 +244,11 @@ class Run(Generic[OutputT]):
         comment: str = "",
         by: str = NAMELESS,
     ) -> None:
-        """A person allows the call that an await asks about, if need be with other arguments, or approves a plan.
+        """A person allows the call that an await asks about, optionally with other arguments, or approves a plan.
 
         Args:
             await_id: See `Engine.awaits`.
-            args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
+            args: All arguments of the call, replacing those that were shown. For a plan, `{"plan": …}` replaces it.
             remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
                 arguments that they must have. A text that ends in `*` is the beginning of one, which may go on with
                 plain words.
@@ -285,14 +285,14 @@ class Run(Generic[OutputT]):
         await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
 
     async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
-        """What came of the calls of a turn that an outside system has carried out: of all that wait for that.
+        """The results of all calls of a turn that wait for an outside system.
 
         Args:
             await_id: That of `AwaitExternalTools`: `external_` and the number of the turn.
-            results: One for each call, in any order. They are taken together, or not at all.
+            results: One for each call, in any order. They are accepted together or not at all.
 
         Raises:
-            InvalidRequest: `invalid_answer`, with all that is wrong as `issues`; the run goes on waiting.
+            InvalidRequest: `invalid_answer`, with every problem in `issues`; the run keeps waiting.
             NotFound: `unknown_await`, if no call of this turn waits for a result.
             Conflict: `run_terminal`, if the run has ended.
         """
@@ -300,7 +300,7 @@ class Run(Generic[OutputT]):
         await host.provide(await self._key(), await_id, tuple(results))
 
     def below(self, run_id: str) -> Run[object]:
-        """A run that this one, or one below it, began: to answer what it asks."""
+        """A run below this one, at any depth, so that its questions can be answered."""
         return Run(self._engine, run_id, output=None)
 
     async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
@@ -423,5 +423,5 @@ def _parsed(text: str, output: OutputType[Any], run_id: str) -> Any:
         return output.parse(text)
     except ValueError as error:
         raise Conflict(
-            f"The answer of {run_id} is not of the type of the agent that it was attached with: {error}"
+            f"The answer of {run_id} does not fit the output type of the agent it was attached with: {error}"
         ) from None

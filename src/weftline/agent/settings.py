@@ -19,9 +19,9 @@ LEVELS: Final[dict[str, int]] = {"off": 0, "minimal": 15, "low": 30, "medium": 5
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the model answers. What is None is left to the model.
+    """How the model answers. None leaves a setting to the model.
 
-    `reasoning` is a level or 0–100; `stop` are texts that the answer ends before.
+    `reasoning` is a level or 0–100; the answer ends before any of the `stop` strings.
     """
 
     reasoning: ReasoningLevel | int | None = None
@@ -75,8 +75,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     A person has `await_timeout_s` to answer what a run asks; None is for ever. What happens then is in
     `on_await_expired`: the call is denied, or the run ends as failed. An approval holds for `grant_ttl_s` seconds: a
-    call that did not begin by then is asked about again. With `four_eyes` whoever requested the run may not approve its
-    calls. `in_doubt` says who is told about a call that a crash cut off: the model (`report`), or a person (`ask`).
+    call that has not begun by then is asked about again. With `four_eyes` whoever requested the run may not approve its
+    calls. `in_doubt` says who deals with a call that a crash cut off: the model (`report`), or a person (`ask`).
     `on_deploy` is what becomes of a durable run whose prompt, tools or code are others when it is carried on: it goes
     on with them (`adopt`), waits for a process that has those it began with (`pin`), or asks a person (`ask`).
     A call of an `external` tool may take `external_timeout_s`; after that the run ends as failed, or the model is told

@@ -83,7 +83,7 @@ class Starter:
         given = tuple(options.get("messages", ()))
         files = options.get("files", ())
         if prompt is None and not given and "thread" not in options:
-            raise InvalidRequest("A run needs a prompt, or messages to go on from.")
+            raise InvalidRequest("A run needs a prompt, or messages to continue from.")
         messages, blobs = given, tuple[Blob, ...]()
         if prompt is not None or files:
             parts, blobs = (

@@ -93,7 +93,7 @@ class Thread:
         return f"<Thread {self.name}>"
 
     async def messages(self) -> list[Message]:
-        """What the runs that have succeeded left, oldest first."""
+        """The messages of the runs that succeeded, oldest first."""
         return await self._engine.at_home(self._read)
 
     async def _read(self) -> list[Message]:
@@ -101,7 +101,7 @@ class Thread:
         return [decode_message(message) for message in await host.thread_messages(await self.key())]
 
     async def events(self, *, after: Cursor | None = None, live: bool = True) -> AsyncIterator[AnyEvent]:
-        """The events of all runs of the thread and of those below them, one run after the other, as one stream.
+        """The events of all runs of the thread and of their children, one run after the other, as one stream.
 
         `run_id` says whose an event is. To go on where you left, note the `seq` of the last event of each run, and give
         all of them as `after={run_id: seq, …}`. It goes on with runs that begin later, unless it is not `live`: then it
@@ -127,7 +127,7 @@ class Thread:
                 leave()
 
     async def end(self, *, by: str = "") -> None:
-        """Ends the conversation: runs of it that are under way are cancelled, and it takes no others."""
+        """Ends the conversation: its runs under way are cancelled, and no new ones are accepted."""
 
         async def work() -> None:
             host, at = await self._engine.runtime(), self._engine.workspaces
@@ -138,7 +138,7 @@ class Thread:
         await self._engine.at_home(work)
 
     async def key(self) -> int:
-        """Raises `NotFound` for an id that there is not; a name is a new thread's if it is not known."""
+        """Raises `NotFound` for an unknown id; an unknown name makes a new thread."""
         if (given := ids.parse(self.name, prefix="ses_")) is not None:
             row = await threads.by_key(self._engine.workspaces, given[0])
             if row.salt != given[1] or row.workspace != self._engine.workspace_key:

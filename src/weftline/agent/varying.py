@@ -80,5 +80,5 @@ def require_text(instructions: object) -> None:
     """Raises `InvalidRequest` for instructions that a durable run cannot be given."""
     if not isinstance(instructions, str | None):
         raise InvalidRequest(
-            "The instructions of a durable run are a text: the next process would not have a function."
+            "The instructions of a durable run must be a string: the next process would not have a function."
         )

@@ -68,7 +68,7 @@ class WatchedRuns:
         """Calls `observer` with every entry of every run from now on, run by run in the order of the log.
 
         It gets batches of entries right after their commit, on the engine's loop, and must return at once. What it
-        raises is logged; it changes nothing, and the observer is called again. Returns what ends that.
+        raises is logged and has no other effect. Returns a function that stops it.
         """
 
         async def begin() -> Callable[[], None]:

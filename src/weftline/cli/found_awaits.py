@@ -99,8 +99,8 @@ async def _answer_at_server(ref: str, body: dict[str, Any], url: str, workspace:
 
 def _only(found: list[dict[str, Any]], ref: str) -> tuple[str, str]:
     if not found:
-        raise NotFound(f"{ref} asks nothing at the moment.")
+        raise NotFound(f"{ref} has no open questions.")
     if len(found) > 1:
         refs = ", ".join(f"{one['runId']}/{one['id']}" for one in found[:5])
-        raise InvalidRequest(f"{ref} asks several things; name one of {refs}.")
+        raise InvalidRequest(f"{ref} has several open questions; name one of {refs}.")
     return found[0]["runId"], found[0]["id"]

@@ -17,6 +17,7 @@ from weftline._version import __version__
 from weftline.client.credentials import Credentials
 from weftline.client.errors import ApiError, NetworkError, Unreachable, api_error
 from weftline.client.retry import Retry
+from weftline.trace_context import active_traceparent
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -295,6 +296,8 @@ class Http:
 
 def _headers(body: bytes | None, idempotency_key: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json"} if body is not None else {}
+    if body is not None and (span := active_traceparent()) is not None:
+        headers["traceparent"] = span  # a run that is begun here is inside of it
     if idempotency_key is not None:
         headers["Idempotency-Key"] = idempotency_key
     return headers

@@ -266,7 +266,7 @@ class Catalog:
         if offer is None:
             raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
         if not hasattr(offer.provider, "list_models"):
-            raise InvalidRequest(f"The provider {name!r} has no list of models to ask for.")
+            raise InvalidRequest(f"The provider {name!r} cannot list its models.")
         return cast("Lists", offer.provider)
 
     async def aclose(self) -> None:

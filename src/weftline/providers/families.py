@@ -177,7 +177,7 @@ def _family(settings: ProviderSettings) -> Callable[..., Provider]:
     raise bad_setting(
         settings.origin,
         f"providers.{settings.name}.family",
-        f"{settings.family!r} is not a family; there are {', '.join(known_families())}",
+        f"{settings.family!r} is not a family; use one of {', '.join(known_families())}",
     )
 
 

@@ -63,7 +63,7 @@ async def fetch(
             raise classify(response.status, body, response.headers, secrets=secrets)
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise ProviderError("server", _UNREADABLE) from None
 
 

@@ -119,7 +119,7 @@ class OAuthTransport:
             raise ProviderError("auth", f"No access token: the refresh was answered with status {status}.")
         try:
             granted = _decode(answer)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise ProviderError("auth", "No access token: the answer to the refresh has none.") from None
         life_s = _USUAL_LIFE_S if granted.expires_in is None else granted.expires_in
         self._token = granted.access_token

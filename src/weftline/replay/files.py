@@ -29,7 +29,7 @@ def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
     `InvalidRequest` if there can be no such file.
     """
     if path.exists() and not force:
-        raise Conflict(f"{path} exists already.")
+        raise Conflict(f"{path} already exists.")
     if not path.absolute().parent.is_dir():
         raise InvalidRequest(f"{path} cannot be written: there is no folder {path.parent}.")
     try:

@@ -149,7 +149,7 @@ def version_of(line: bytes) -> int:
     """The version of a file, by its first line; 0 if it is something else."""
     try:
         found = decode(line, type=_Version)
-    except (DecodeError, UnicodeDecodeError):
+    except (DecodeError, UnicodeDecodeError, RecursionError):
         return 0
     return found.version if found.line == "header" else 0
 

@@ -52,11 +52,11 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
         elif row.salt != salt:
             other = ids.run_id(row.key, row.salt)
             raise Conflict(
-                f"{run.row.id} cannot be added: its number is that of {other}. Import it into another store.",
+                f"{run.row.id} cannot be added: its number belongs to {other}. Import it into another store.",
                 code="import_conflict",
             )
         elif row.workspace != workspace or await log_digest(log, key, run.row.id) != run.row.sha256:
-            raise Conflict(f"{run.row.id} is here already, with another content.", code="import_conflict")
+            raise Conflict(f"{run.row.id} is already here, with different content.", code="import_conflict")
         else:
             present.append(run.row.id)
     if missing:
@@ -68,7 +68,7 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
         if written.outcome == "conflict":
             raise Conflict("One of the runs has been created here in the meantime.", code="import_conflict")
         if written.outcome != "ok":
-            raise written.error or StoreError("The store does not take the runs.")
+            raise written.error or StoreError("The store did not accept the runs.")
     return Imported(tuple([run.row.id for run in missing]), tuple(present))
 
 

@@ -251,7 +251,7 @@ async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *
             case "expired":
                 raise Conflict("Nobody answered this in time, and the run went on.", code="await_expired")
             case "withdrawn":
-                raise Conflict("The run does not need this answer any more.", code="await_closed")
+                raise Conflict("The run no longer needs this answer.", code="await_closed")
             case "approved" | "denied" | "answered":
                 raise Conflict(f"This was {head.outcome} by {head.by}.", code="await_closed")
     if ended:

@@ -8,6 +8,7 @@ from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.awaits import with_edits
 from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.shaping import shaped_result
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
@@ -21,10 +22,11 @@ def closed_by_client(
     run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str, lease: str = ""
 ) -> Draft:
     """The end of the call that this open question stands for."""
+    call, turn = run.state.batch.calls[question.index], run.state.turn - 1
+    output = shaped_result(output, run.work, turn=turn, index=question.index, id=call.id, name=call.name)
     output = with_edits(output, question.index, run.work)
-    call = run.state.batch.calls[question.index]
     head = CallClosed(
-        run.state.turn - 1,
+        turn,
         question.index,
         call.id,
         call.name,
@@ -45,6 +47,7 @@ def closed_by_client(
         failure=failure,
         telemetry=output.telemetry,
         bounds=output.bounds,
+        server_data=output.server_data,
     )
     return Draft(with_failure(head, failure), body)
 

@@ -202,7 +202,7 @@ class ClientCalls:
         return Conflict(message, code="lease_held", lease_ends_at=ends_at)
 
     def _lost(self) -> Conflict:
-        return Conflict("This lease has run out, or was given back.", code="lease_lost")
+        return Conflict("This lease has expired or was given back.", code="lease_lost")
 
     def _not_waiting(self, run: LiveRun) -> Conflict | NotFound:
         return run_has_ended() if _is_over(run) else NotFound("The run has no such await.", code="unknown_await")

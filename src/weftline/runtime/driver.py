@@ -51,6 +51,7 @@ from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
+_NO_NAME_YET = "run"
 CUT_S = 5.0
 """How long cancelled work is waited for."""
 
@@ -353,10 +354,13 @@ class Driver:
         draft = outcome.draft
         if type(draft.head) is CallStarted and not run.gone:
             self._fire_if_due(run)
+        head = draft.head
+        if outcome.child is not None and type(head) is CallStarted:
+            head = replace(head, child=_NO_NAME_YET)  # it has one only if there is a call for it
+        if run.gone or not accepts(run.log.state, head, attempt=outcome.attempt):
+            return ()
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
-        if run.gone or not accepts(run.log.state, draft.head, attempt=outcome.attempt):
-            return ()
         for kind, encoded in outcome.notes:
             self._log.observe(run, kind, encoded)
         run.work.answering = None

@@ -59,12 +59,12 @@ async def require_somebody_else(
     requester = await person_of(requested_by)
     steered_by = {await person_of(name) for name in steerers}
     if requester is None or None in steered_by:
-        raise Forbidden("It is not known any more who requested the run: nobody may approve it.", code="four_eyes")
+        raise Forbidden("It is no longer known who requested the run, so nobody may approve it.", code="four_eyes")
     person = await person_of(by)
     if person is None or person == requester:
         raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
     if person in steered_by:
-        raise Forbidden("Whoever told the run what to do may not approve its calls.", code="four_eyes")
+        raise Forbidden("Whoever steered the run may not approve its calls.", code="four_eyes")
 
 
 def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:

@@ -50,7 +50,7 @@ class HookState(MutableMapping[str, Any]):
 
 def _check(key: object, value: object) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS:
-        raise ValueError(f"a key is a text of 1 to {MAX_KEY_CHARS} characters, not {key!r:.80}")
+        raise ValueError(f"a key must be a string of 1 to {MAX_KEY_CHARS} characters, not {key!r:.80}")
     if value is None:
         raise ValueError(f"the value of {key!r} is None: delete the key to forget it")
     try:

@@ -153,4 +153,4 @@ def _digest(by: str, idempotency_key: str) -> str:
 
 
 def _full() -> Conflict:
-    return Conflict("The run accepts no more messages.")
+    return Conflict("The run no longer accepts messages.")

@@ -7,6 +7,7 @@ is lost or repeated, wherever the process dies.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -86,17 +87,22 @@ class Lineage:
             self._news.discard(key)
 
     async def cancel(self, children: Sequence[str], *, by: str = "") -> None:
-        """Cancels the children of a run that `by` has cancelled; it ends when they have."""
-        for child in children:
-            try:
-                run = await self._fleet.load_surely(ids.key_of(child))
-            except (NotFound, Conflict) as error:
-                logger.warning("the child run %s is left alone: %s", child, error.message)
-            else:
-                self._fleet.take(run, Draft(CancelRequested("parent", by)))
+        """Cancels the children of a run that `by` has cancelled; it ends when they have.
+
+        All at once: one that cannot be read for now does not keep the others going.
+        """
+        await asyncio.gather(*[self._cancel_one(child, by=by) for child in children])
+
+    async def _cancel_one(self, child: str, *, by: str) -> None:
+        try:
+            run = await self._fleet.load_surely(ids.key_of(child))
+        except (NotFound, Conflict) as error:
+            logger.warning("the child run %s is left alone: %s", child, error.message)
+        else:
+            self._fleet.take(run, Draft(CancelRequested("parent", by)))
 
 
-def tell_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
+def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
     """Has the clock of a child's parent stand still with that of the child, if the parent keeps its time.
 
     A parent that is not in memory sees it when it comes.

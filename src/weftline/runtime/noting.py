@@ -20,7 +20,7 @@ MAX_LABEL_CHARS = 256
 def run_note(text: object, labels: object, *, turn: int) -> bytes:
     """Raises `ValueError` for what is not a text with labels, which are texts, and for too much of them."""
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_NOTE_CHARS:
-        raise ValueError(f"a note is a text of 1 to {MAX_NOTE_CHARS:,} characters")
+        raise ValueError(f"a note must be a string of 1 to {MAX_NOTE_CHARS:,} characters")
     given = list(cast("Mapping[object, object]", labels or {}).items()) if isinstance(labels, Mapping | None) else [()]
     pairs = [[whole(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given]
     if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # what does not fit is not in it

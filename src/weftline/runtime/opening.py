@@ -59,7 +59,7 @@ class RunOpener:
         """Makes the tools of a run that is not driven, to check what somebody says about one of its calls."""
         if run.work.toolbox is None:
             if not self._tools.knows(run.work.plan):
-                raise Conflict("The agent of this run is not here, so changed arguments cannot be checked.")
+                raise Conflict("The agent of this run is not registered here, so changed arguments cannot be checked.")
             await self._open_toolbox(run)
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:

@@ -28,7 +28,7 @@ from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.hub import Hub, committed_batch
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.lineage import Lineage, note_calls, tell_waits
+from weftline.runtime.lineage import Lineage, note_calls, publish_waits
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
@@ -464,7 +464,7 @@ class Residents:
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
             self._hub.notify_below(ids.key_of(parent.root or parent.run))
         if parent is not None:
-            tell_waits(self._runs, self.take, run)
+            publish_waits(self._runs, self.take, run)
         if state.guards.doubts:
             report_doubts(run.work, heads)
         if write.new is not None and run.residency is BEHIND and not result.queued:
@@ -591,4 +591,4 @@ class Residents:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("continuing the due runs failed", exc_info=task.exception())
+            logger.error("work beside the runs failed", exc_info=task.exception())

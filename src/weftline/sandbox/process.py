@@ -292,7 +292,7 @@ class Pool:
             engine = await self._launched([*alone, *program.args], program, memory_limit_bytes)
         if engine is None:
             inside = " inside bubblewrap" if wrapped and self._isolation == "required" else ""
-            raise SandboxUnavailable(f"The engine does not start{inside}: {program.args[0]}")
+            raise SandboxUnavailable(f"The engine did not start{inside}: {program.args[0]}")
         return engine
 
     async def _launched(self, args: Sequence[str], program: Program, memory_limit_bytes: int) -> Engine | None:

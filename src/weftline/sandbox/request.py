@@ -44,7 +44,7 @@ def read(
         raise ValueError(f"args must be a list, not {_kind(args)}.")
     if language not in LANGUAGES:
         hint = did_you_mean(language, LANGUAGES)
-        raise ValueError(f"{language!r} is not a language; there are {', '.join(LANGUAGES)}.{hint}")
+        raise ValueError(f"{language!r} is not a language; use one of {', '.join(LANGUAGES)}.{hint}")
     if reports and "report" in globals:
         raise ValueError("`report` and `globals['report']` exclude each other: both are called `report` in the code.")
     check_memory_limit(memory_limit_bytes)

@@ -215,7 +215,7 @@ class App:
         if found is None:
             raise NotFound("There is no such route.")
         if isinstance(found, WrongMethod):
-            error = WeftlineError(f"{request.method} is not possible here.", code="method_not_allowed")
+            error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
             return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)

@@ -104,7 +104,7 @@ async def fork_run(
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages:
-        raise InvalidRequest("The run has no messages to go on from.")
+        raise InvalidRequest("The run has no messages to continue from.")
     return await engine.create(
         row.workspace,
         plan,

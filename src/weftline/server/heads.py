@@ -29,7 +29,7 @@ def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes
     if codings and version == "1.0":
         raise InvalidRequest("HTTP/1.0 has no Transfer-Encoding.")
     if codings and codings != [b"chunked"]:
-        raise WeftlineError("`chunked` is the only transfer coding that is read here.", code="not_implemented")
+        raise WeftlineError("The only supported transfer coding is `chunked`.", code="not_implemented")
     if any(coding not in (b"", b"identity") for coding in _values(watched, b"content-encoding")):
         raise WeftlineError("Bodies with a Content-Encoding are not read here.", code="unsupported_encoding")
     expected = _values(watched, b"expect") if version == "1.1" else []

@@ -134,7 +134,7 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     for name, value in config.server.items():
         if name not in SETTINGS:
             near = did_you_mean(name, SETTINGS)
-            raise _bad(config, name, f"is not a setting; there are {', '.join(SETTINGS)}.{near}")
+            raise _bad(config, name, f"is not a setting; use one of {', '.join(SETTINGS)}.{near}")
         if name in _EGRESS or name in cors.SETTINGS:
             continue  # read by `egress_from` and `cors_from`, which check them
         if name == "public_url":
@@ -233,7 +233,7 @@ def _public_errors(config: Config, value: object) -> dict[str, str]:
         if code not in CODES:
             near = did_you_mean(code, CODES)
             raise _bad(
-                config, f"public_errors.{code}", f"is not an error code; there are {', '.join(sorted(CODES))}.{near}"
+                config, f"public_errors.{code}", f"is not an error code; use one of {', '.join(sorted(CODES))}.{near}"
             )
         if not isinstance(text, str) or not 0 < len(text.strip()) <= _MAX_PUBLIC_ERROR_CHARS:
             raise _bad(config, f"public_errors.{code}", f"must be a text of 1 to {_MAX_PUBLIC_ERROR_CHARS} characters")

@@ -20,14 +20,14 @@ _OWN = ("returned", "total", "truncated", "refinement_hint")
 
 
 class Paging(Struct, frozen=True):
-    """How a tool goes on where a result ended: the argument that takes the cursor, and the field that gives it."""
+    """How a tool continues after a partial result: the argument for the cursor, and the field that returns it."""
 
     cursor: str
     next_cursor: str = "next_cursor"
 
 
 class Bounded(Struct, frozen=True, kw_only=True):
-    """What a tool that is declared `bounded` returns: an object, and how much of all there is it has."""
+    """What a tool declared `bounded` returns: an object, and how much of the whole it holds."""
 
     value: Any
     returned: int

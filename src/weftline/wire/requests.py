@@ -52,7 +52,7 @@ def any_run(body: bytes) -> RunBody:
     fields = decode_object(body)
     if fields.get("sessionId") is not None:
         raise InvalidRequest(
-            "sessionId: this run would be part of no session; send it as a message to the session.",
+            "sessionId: a run cannot join a session this way; send it as a message to the session.",
             code="thread_not_allowed",
         )
     try:

@@ -48,7 +48,7 @@ def checked_app(
         raise InvalidRequest("allowsClientCredentials: only private apps may act for themselves.")
     unknown = unknown_scopes(tuple(scopes))
     if unknown:
-        raise InvalidRequest(f"allowedScopes: {unknown[0][:100]!r} is not a scope; there are {', '.join(SCOPES)}.")
+        raise InvalidRequest(f"allowedScopes: {unknown[0][:100]!r} is not a scope; use one of {', '.join(SCOPES)}.")
     if not scopes:
         raise InvalidRequest("allowedScopes: name at least one scope.")
     uris: list[str] = []

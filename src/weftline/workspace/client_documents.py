@@ -137,4 +137,4 @@ async def _store(at: Workspaces, client_id: str, new: NewApp) -> None:
         return True
 
     if not await at.records.write(query()):
-        raise Unavailable("Too many clients have just come.", retry_after_s=60)
+        raise Unavailable("There are too many new clients at the moment.", retry_after_s=60)

@@ -119,5 +119,6 @@ def is_code(row: AgentRow) -> bool:
 
 def read_only(name: str) -> Conflict:
     return Conflict(
-        f"The agent {name!r} is code of this server.", hint="Change it in its file and start the server again."
+        f"The agent {name!r} is defined in this server's code.",
+        hint="Change it in its file and start the server again.",
     )

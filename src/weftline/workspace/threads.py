@@ -86,7 +86,7 @@ async def add(
     row, is_new, present = await at.records.write(query())
     if not is_new and [message for _, message in present] != [message for _, message in messages]:
         raise Conflict(
-            f"There is a thread {draft.name!r} here, in which something else was said.", code="import_conflict"
+            f"There is already a thread {draft.name!r} here, with a different conversation.", code="import_conflict"
         )
     return row, is_new
 

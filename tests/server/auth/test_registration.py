@@ -193,7 +193,7 @@ async def test_a_bad_registration_is_refused_in_the_words_of_the_rfc(world: Worl
     for number, (field, value, error) in enumerate(BAD):
         reply = await register(world, address=f"192.0.2.{number}", **{field: value})
         check_oauth_error(reply, error)
-    for number, body in enumerate((b"", b"nonsense", b"[]", b"\xff", b"7", b"{" * 10_000)):
+    for number, body in enumerate((b"", b"nonsense", b"[]", b"\xff", b"7", b"{" * 10_000, b'{"a":' + b"[" * 10_000)):
         address = f"198.51.100.{number}"
         reply = await world.call("POST", "/api/oauth/register", body=body, address=address)
         check_oauth_error(reply, "invalid_client_metadata")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from weftline import Agent, Engine, asgi, spawn, tool
 from weftline.client import AsyncClient
@@ -145,6 +146,18 @@ async def test_a_run_is_in_the_trace_that_its_request_names(
     lines = await _spans(serving.folder / "spans.txt", trace, root)
     assert [name for parent, name in lines if parent == "b" * 16] == [root]
     assert ("invoke_agent clerk" in [name for _, name in lines]) == ("agentId" in spec)
+
+
+@pytest.mark.requirement("run.trace.context")
+async def test_a_run_that_the_client_begins_is_inside_the_span_that_is_active_there(
+    serving: ServerProcess, mine: Api
+) -> None:
+    async with AsyncClient(api_key=mine.key, workspace=mine.slug, base_url=mine.url) as client:
+        with TracerProvider().get_tracer("test").start_as_current_span("mine") as span:
+            await client.run("Go.", model_id="scripted:plain")
+    here = span.get_span_context()
+    lines = await _spans(serving.folder / "spans.txt", f"{here.trace_id:032x}", "invoke_agent")
+    assert lines[-1] == (f"{here.span_id:016x}", "invoke_agent")
 
 
 def _lines(file: Path) -> list[list[str]]:

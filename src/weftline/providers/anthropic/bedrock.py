@@ -208,7 +208,7 @@ def _events_of(frame: Frame) -> Sequence[SseEvent]:
                 return ()
     try:
         data = _decode_chunk(frame.payload).data
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise ProviderError("server", "Bedrock's answer could not be read.", unanswered=True) from None
     if too_much := excess(data):
         raise ProviderError("server", f"An event of Bedrock's answer has {too_much}.", retryable=False, unanswered=True)

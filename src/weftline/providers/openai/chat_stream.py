@@ -221,14 +221,14 @@ class ChatReader:
             return []
         try:
             failure = msgspec.json.decode(body, type=_FailureBody).error
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
         if failure.code != self._profile.failed_call_code or failure.failed_generation is None:
             return []
         chunks: list[Chunk] = self._end_thinking()
         try:
             call = msgspec.json.decode(failure.failed_generation, type=_FailedCall)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             chunks.append(TextDelta(failure.failed_generation))
         else:
             key = len(self._calls)

@@ -99,7 +99,7 @@ class OpenAIFamily(ABC):
     ) -> None:
         found = PROFILES.get(profile) if isinstance(profile, str) else profile
         if found is None:
-            raise ValueError(f"There is no profile {profile!r}; there are {', '.join(PROFILES)}.")
+            raise ValueError(f"There is no profile {profile!r}; use one of {', '.join(PROFILES)}.")
         self._profile = found
         url = base_url or found.base_url
         if not url:

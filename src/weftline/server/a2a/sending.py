@@ -86,7 +86,7 @@ class Deliveries:
                 key = await self._asking(row, run) if run else row.key
                 one = AwaitFilter(workspace=row.workspace, run=key, id=await_id, limit=1, max_bytes=0)
                 if any(not asking.is_answerable(found) for found in await engine.awaits(one)):
-                    raise InvalidRequest("a message does not decide this; it is done on the server.")
+                    raise InvalidRequest("a message cannot decide this; answer it on the server.")
                 await engine.answer_await(key, await_id, answer, by=sender)
             except (NotFound, InvalidRequest) as error:
                 raise invalid("message.parts", f"{name[:100]}: {error.message}") from None

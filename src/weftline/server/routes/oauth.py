@@ -288,7 +288,7 @@ async def register(app: App, request: Request, principal: Principal) -> Response
     app.oauth.admit_registration(request)
     try:
         body = _new_client.decode(await request.body(limit=_REGISTRATION_BYTES))
-    except (DecodeError, TooLarge) as error:
+    except (DecodeError, RecursionError, TooLarge) as error:
         raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {error}") from None
     made = await register_client(app.workspaces, Registration(**asdict(body)))
     return _json(registered_json(made), status=201)

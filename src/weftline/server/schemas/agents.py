@@ -77,7 +77,7 @@ def parse_agent(body: bytes) -> tuple[AgentDraft, Sequence[UnknownField]]:
     except InvalidRequest as error:
         raise InvalidRequest(f"spec: {error.message}", **error.details) from None
     if spec.agent_id is not None:
-        raise InvalidRequest("spec.agentId: an agent cannot be made of another agent.")
+        raise InvalidRequest("spec.agentId: an agent cannot be based on another agent.")
     draft = AgentDraft(
         name=sent.name,
         slug=sent.slug or "",

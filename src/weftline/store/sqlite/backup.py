@@ -46,11 +46,13 @@ def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: Fal
     """Copies the store in `source`, even while others write to it, to the directory `to`, completely or not at all.
 
     A copy with values that cannot be read is kept, since there may be no better one, and tells about them. Raises
-    `StoreError` if the database itself is damaged, if `to` already exists, or when `stop` says so.
+    `StoreError` if the database itself is damaged, if `to` already exists or is in the store, or when `stop` says so.
     """
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise StoreError(f"{to} already exists.")
+        if to.resolve().is_relative_to(source.resolve()):
+            raise StoreError(f"{to} is in the store itself: a copy belongs somewhere else.")
         with draft_of(to) as draft:
             count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
             # After the database: a key is made before the first thing that depends on it, and never changes.

@@ -118,9 +118,9 @@ def code(
     for one in chosen:
         if one not in LANGUAGES:
             hint = did_you_mean(one, LANGUAGES)
-            raise ValueError(f"{one!r} is not a language for code; there are {', '.join(LANGUAGES)}.{hint}")
+            raise ValueError(f"{one!r} is not a language for code; use one of {', '.join(LANGUAGES)}.{hint}")
     if not chosen:
-        raise ValueError(f"code needs at least one language; there are {', '.join(LANGUAGES)}.")
+        raise ValueError(f"code needs at least one language of {', '.join(LANGUAGES)}.")
     if not 0 < timeout_s < float("inf"):
         raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
     if memory_limit_bytes < MIN_MEMORY_LIMIT_BYTES:

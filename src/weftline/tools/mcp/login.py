@@ -123,7 +123,7 @@ async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
             raise LoginLost(f"The login was not renewed: {_code(answer) or f'HTTP {response.status}'}.")
     try:
         tokens = msgspec.json.decode(answer, type=_Tokens)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise LoginLost("The answer to the renewal of the login is not valid.") from None
     return replace(
         login,
@@ -138,6 +138,6 @@ def _code(answer: bytes) -> str:
     """The error code, if RFC 6749 defines it: any other text may repeat what the server was sent."""
     try:
         error = msgspec.json.decode(answer, type=_Refusal).error
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return ""
     return error if error.replace("_", "").isalpha() and error.isascii() and len(error) <= 40 else ""
