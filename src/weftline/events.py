@@ -34,7 +34,7 @@ class RunStarted(Event, frozen=True):
 
 
 class TextDelta(Event, frozen=True):
-    """A piece of the model's text. Those of an attempt that a `TurnRestarted` follows are void."""
+    """A piece of the model's text. If a `TurnRestarted` follows, the pieces of that attempt are void."""
 
     text: str
     turn: int = 0
@@ -42,7 +42,7 @@ class TextDelta(Event, frozen=True):
 
 
 class ThinkingDelta(Event, frozen=True):
-    """A piece of what the model thinks, as far as it shows that."""
+    """A piece of the model's thinking, if the model shows it."""
 
     text: str
     turn: int = 0
@@ -78,8 +78,8 @@ class CallOpened(Event, frozen=True):
     """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
     offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
 
-    `parent_call` is the call that asked for it, if it was code of the model's and not the model itself. `display_hint`
-    is what people read about it while it is under way.
+    `parent_call` is the call whose code asked for it, if it was not the model itself. `display_hint` is what people
+    read about it while it is under way.
     """
 
     call_id: str
@@ -93,7 +93,7 @@ class CallOpened(Event, frozen=True):
 
 
 class CallClaimed(Event, frozen=True):
-    """A client has a call to itself, for `lease_ms` milliseconds and for as long as it sends heartbeats."""
+    """A client has claimed a call, for `lease_ms` milliseconds and for as long as it sends heartbeats."""
 
     call_id: str
     name: str = ""
@@ -102,7 +102,7 @@ class CallClaimed(Event, frozen=True):
 
 
 class CallFellBack(Event, frozen=True):
-    """The client that had claimed a call is gone: `fallback`, a tool of the server, carries it out."""
+    """The client that had claimed a call is gone: `fallback`, a server tool, carries it out."""
 
     call_id: str
     name: str = ""
@@ -113,8 +113,8 @@ class CallFellBack(Event, frozen=True):
 class CallFinished(Event, frozen=True):
     """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between.
 
-    `failure` is that of a call without `ok`, `telemetry` what the call took, `bounds` how much of all there is it has,
-    and `server_data` what the call left for those who follow the run.
+    `failure` says why a call is not `ok`, `telemetry` what it cost, `bounds` how much of the whole its result holds,
+    and `server_data` has what it left for those who follow the run.
     """
 
     call_id: str
@@ -161,7 +161,7 @@ class ChildEnded(Event, frozen=True):
 
 
 class CallProgress(Event, frozen=True):
-    """How far a call has come, in whatever its tool counts; `total` is None if the tool does not know."""
+    """The progress of a call, in its tool's own units; `total` is None if the tool does not know it."""
 
     call_id: str
     name: str
@@ -180,7 +180,7 @@ class ProviderCalled(Event, frozen=True):
 
 
 class Note(Event, frozen=True):
-    """What a tool had to say while it ran: its own `kind`, and data."""
+    """What a tool reported while it ran: its own `kind`, and data."""
 
     call_id: str
     kind: str
@@ -234,7 +234,7 @@ class OutputRejected(Event, frozen=True):
 
 
 class LoopDetected(Event, frozen=True):
-    """The model repeats itself; `hard` if the run is brought to its end for that."""
+    """The model repeats itself; `hard` if that ends the run."""
 
     count: int
     hard: bool
@@ -286,7 +286,7 @@ class ContextCompacted(Event, frozen=True):
 
 
 class ContextRestored(Event, frozen=True):
-    """The summary was taken back: requests have the whole conversation again."""
+    """The summary was undone: requests have the whole conversation again."""
 
     by: str = ""
 
@@ -300,7 +300,7 @@ class RunPaused(Event, frozen=True):
 
 
 class RunResumed(Event, frozen=True):
-    """The run goes on. `notes`, `by` and `labels` are those of whoever resumed it, with so many messages."""
+    """The run continues. `notes`, `by`, `labels` and `message_count` are those of the request to resume it."""
 
     notes: str = ""
     by: str = ""
@@ -329,7 +329,7 @@ class RunEnded(Event, frozen=True):
 
 
 class UnknownEvent(Event, frozen=True):
-    """Something that only newer code knows."""
+    """An event that only newer code knows."""
 
     type: str
     data: Any = None

@@ -20,7 +20,7 @@ _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """The same limits as over HTTP. Raises `InvalidRequest` for what is over them, or not texts by names."""
+    """Checks labels by the limits that hold over HTTP. Raises `InvalidRequest` if they do not fit."""
     if labels is None:
         return {}
     given = _mapping("labels", labels)

@@ -32,7 +32,7 @@ def decoded(text: bytes) -> bytes:
 
 
 def decoded_up_to(text: bytes, limit: int) -> bytes | None:
-    """The same for a text of any size; None as soon as the result has more than `limit` bytes."""
+    """`decoded` for a text of any size; None as soon as the result has more than `limit` bytes."""
     if len(text) - 2 * text.count(b"%") > limit:
         return None
     found = bytearray()

@@ -370,7 +370,7 @@ def delegate_over_a2a(agent: str) -> str:
 
 
 def delegate(agent: str, about: str) -> str:
-    """The same for an agent that says what it is for."""
+    """The description of an agent that says what it is for."""
     return f"Delegate a task to {agent}: {about}" if about else f"Delegate a task to {agent}"
 
 

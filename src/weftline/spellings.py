@@ -54,7 +54,7 @@ class Needle(Struct, frozen=True):
 
     plain: tuple[str, ...]
     broken: tuple[str, ...]
-    """The same without white space."""
+    """`plain` without white space."""
     hexed: str
     cores: tuple[tuple[str, int, int], ...]
     """In base64, at each of its three alignments: the characters that are only the secret's, and how many more before

@@ -43,5 +43,5 @@ class Compaction:
 
     @property
     def rule(self) -> CompactionRule:
-        """The same as a run's log has it."""
+        """This, as a run's log stores it."""
         return CompactionRule(self.keep_turns, self.at_tokens, self.model or "", self.at_turns)

@@ -70,7 +70,7 @@ class Opened:
         return [self._opening(one, notify, again=True).tools for one in toolsets]
 
     async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
-        """The same, and waits."""
+        """Opens all of them, and waits until they are open."""
         openings = self.begin(toolsets, notify)
         if openings:
             await asyncio.wait(openings)

@@ -77,7 +77,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     memo: Mapping[str, Any]
     """Any JSON object, kept for whoever looks at the run in its engine."""
     search_attributes: Mapping[str, AttributeValue]
-    """The same, by which an engine can find the run. `SessionID` can only be the run's own thread."""
+    """Values by which an engine can find the run. `SessionID` can only be the run's own thread."""
     task_queue: str
     """Which workers are to drive the run; the embedded engine, which has none, only keeps it."""
     retry_policy: RetryPolicy
@@ -129,7 +129,7 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
 
 
 def check_parts(given: Mapping[str, Any]) -> None:
-    """The same for what agents and runs are both made of."""
+    """Checks what agents and runs have in common."""
     checked.model("model", given.get("model"))
     checked.instructions(given.get("instructions"))
     for name, (kind, like) in _PARTS.items():

@@ -92,7 +92,7 @@ class Policy:
 
     @property
     def rule(self) -> PolicyRule | None:
-        """The same as a run's log has it; None if it limits nothing."""
+        """This policy, as a run's log stores it; None if it limits nothing."""
         per_tool = {tool: _us(seconds) for tool, seconds in (self.per_tool_timeout_s or {}).items()}
         rule = PolicyRule(
             max_tool_calls=self.max_tool_calls or None,

@@ -124,7 +124,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     def stored(
         self, behavior: Behavior, *, fallbacks: int, check_output: bool, await_gate: bool = False
     ) -> entries.Limits:
-        """The same as a run's log has them."""
+        """These limits, as a run's log stores them."""
         return entries.Limits(
             max_tool_turns=_UNLIMITED,
             on_max_tool_turns="finalize",

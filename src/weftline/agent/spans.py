@@ -97,7 +97,7 @@ class _Spans:
         """Of the present turn, by index; those without a result."""
         self._unclosed = 0
         self._by_id: dict[str, Span] = {}
-        """The same with those that have a result, by the id of the call."""
+        """All calls of the present turn, those with a result included, by call id."""
 
     def _id(self, what: str) -> str:
         return span_id(self._run_id, what)

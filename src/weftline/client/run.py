@@ -156,7 +156,7 @@ class AsyncRun(RunPeople):
             yield frame.event
 
     async def frames(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Frame]:
-        """The same, each event with what the server sent for it."""
+        """Like `events`, each event with what the server sent for it."""
         position = 0
         while batch := await self.take(position):
             for frame in batch:

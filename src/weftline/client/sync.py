@@ -334,7 +334,7 @@ class Run:
         return (frame.event for frame in self.frames(raise_on_failure=raise_on_failure))
 
     def frames(self, *, raise_on_failure: bool = True) -> Generator[Frame]:
-        """The same, each event with what the server sent for it."""
+        """Like `events`, each event with what the server sent for it."""
         position = 0
         while batch := self._client.wait(self._run.take(position)):
             for frame in batch:

@@ -98,13 +98,13 @@ class DetailProjection:
         self._waiting = waiting.Waiting()
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
-        """What an entry tells, in order."""
+        """The details of an entry, in order."""
         self.learn(head)
         self.learn_whole(head, body)
         return [self._placed(detail, seq=seq, at=at) for detail in self._details_of(head, body)]
 
     def of_observation(self, kind: str, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
-        """The same for one that has no head."""
+        """The details of an entry without a head."""
         detail = _observed(kind, body)
         return [] if detail is None else [self._placed(detail, seq=seq, at=at)]
 
@@ -142,7 +142,7 @@ class DetailProjection:
         return ("await.opened", "call.opened") if self._waiting.offers_several else ("await.opened",)
 
     def learn_whole(self, head: Fact, body: bytes) -> None:
-        """The same for one of these."""
+        """Takes in one of the entries that are `needed` whole."""
         match head:
             case AwaitOpened():
                 asked = bodies.decode_await(body)

@@ -84,7 +84,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     max_turns: int | None = None
     """After this many model turns one more follows, the last, without tools."""
     max_cost_nusd: int | None = None
-    """The same once the model calls have cost this much, in billionths of a US dollar."""
+    """Likewise once the model calls have cost this much, in billionths of a US dollar."""
     output_retries: int = 1
     """How often the model is asked again for an answer that was rejected."""
     check_output: bool = False

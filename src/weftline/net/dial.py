@@ -53,7 +53,7 @@ class Dialer:
         self._owner: Hashable = None
 
     def of(self, workspace: Hashable) -> Dialer:
-        """The same, for requests of this workspace."""
+        """A copy of this dialer for the requests of a workspace."""
         own = copy.copy(self)
         own._owner = workspace
         return own

@@ -25,7 +25,7 @@ class TimeLimits(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
     def within(self, total_s: float) -> TimeLimits:
-        """The same, with no more than `total_s` in all."""
+        """These limits, with no more than `total_s` in all."""
         if self.total_s is not None and self.total_s <= total_s:
             return self
         return replace(self, total_s=total_s)

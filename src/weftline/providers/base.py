@@ -156,7 +156,7 @@ class ModelRequest(Struct):
     reasoning: int | None = None
     """0–100; None if the request does not say, 0 turns thinking off."""
     reasoning_budget_tokens: int | None = None
-    """The same in tokens, for models that take a number of tokens; others take `reasoning`."""
+    """A number of tokens to think, for models that take one; others take `reasoning`."""
     output_schema: OutputSchema | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None

@@ -54,7 +54,7 @@ async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
 async def export_thread_lines(
     log: LogReader, records: Database, thread: ThreadRow, *, by_name: bool
 ) -> AsyncGenerator[bytes]:
-    """The same of a thread: all that was said in it, and all of its runs. It may have none.
+    """The lines of a thread's export: all of its messages and all of its runs. It may have none.
 
     Raises `Conflict` before the first line if one of its runs has not ended or is not all there.
     """

@@ -65,7 +65,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The same for the same answer."""
+        """Equal answers have equal digests."""
         try:
             fields = [self.outcome, self.args, self.value, self.reason, _plain(self.remember)]
             fields = [*fields, self.labels] if self.labels else fields

@@ -189,7 +189,7 @@ class Conversation:
         """What the model was told about its latest answer, if that was rejected."""
         self.size = size
         self._whole_size = size
-        """The same without a summary."""
+        """The size without a summary."""
         self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
         """The summary in force."""
         self._visible: list[Message] | None = None

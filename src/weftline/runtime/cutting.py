@@ -112,7 +112,7 @@ def _pinned(span: Span, *, first: bool) -> set[int]:
 
 
 def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[int]:
-    """The same positions, and those of the calls or results that belong to them."""
+    """These positions, and those of the calls or results that belong to them."""
     whole = set(positions)
     for at in positions:
         if isinstance(messages[at], ToolResults) and at and isinstance(messages[at - 1], Assistant):

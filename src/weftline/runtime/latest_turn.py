@@ -82,7 +82,7 @@ class LatestTurn(Struct, eq=False):
         return self.body.message.calls[index].args
 
     def prepared(self, index: int) -> bytes:
-        """The same as they came out of the tool pipeline, before any gate."""
+        """The arguments of a call as they came out of the tool pipeline, before any gate."""
         if index in self._asked:
             return self._asked[index].body.args
         assert self.body is not None

@@ -525,7 +525,7 @@ def _wake(log: RunLog) -> None:
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
-    """The same, in groups that fit a row, with at least one observation each."""
+    """Encoded observations, in groups that fit a row, with at least one in each."""
     if sum(map(len, encoded)) <= ROW_BYTES:
         yield encoded
         return

@@ -46,5 +46,5 @@ class RunMemory(MutableMapping[str, Any]):
         return self._changed
 
     def changes(self) -> Raw | UnsetType:
-        """The same, for the log. Raises `NotCanonical` for what is not JSON."""
+        """`changed`, encoded for the log. Raises `NotCanonical` for what is not JSON."""
         return Raw(canonical_value(self._changed)) if self._changed else UNSET

@@ -58,7 +58,7 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
 
 
 def cost_of(catalog: Catalog, model: ResolvedModel, usage: Usage) -> int | None:
-    """The same for a model that is known."""
+    """What the usage of a known model cost, in billionths of a US dollar; None without a price."""
     cost = catalog.cost_usd(usage, model)
     return None if cost is None else min(round(cost * 1_000_000_000), MAX_COST_NUSD)
 

@@ -26,7 +26,7 @@ async def wait_while_running(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
 
 
 async def wait_through(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
-    """The same for one who may be cancelled while it waits: that is passed on, but only when the wait is over."""
+    """`wait_while_running` for a task that may be cancelled meanwhile: it waits to the end, then raises that."""
     waiting = asyncio.ensure_future(wait_while_running(tasks, timeout_s=timeout_s))
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():

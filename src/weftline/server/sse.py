@@ -221,12 +221,12 @@ def sse_frames(batch: EntryBatch) -> bytes:
 
 
 def view_with(hints: DisplayHints) -> View:
-    """The same, with what an operator has to say about calls."""
+    """`sse_frames`, with the operator's own display hints for calls."""
     return (lambda batch: _framed(batch, None, hints)) if hints else sse_frames
 
 
 def profiled(frames: ProfiledFrames) -> View:
-    """The same for a stream with a profile."""
+    """`sse_frames` for a stream with a profile."""
     return lambda batch: _framed(batch, frames)
 
 

@@ -31,9 +31,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSING_S = 20.0
 """How long everything after the drain may take: cutting what is left, closing streams and the store."""
 HURRY_S = 2.0
-"""The same after a second signal."""
+"""`CLOSING_S` after a second signal."""
 _LEAVING_S = 3.0
-"""The same once the store is closed: what is left is threads that nobody can stop."""
+"""How long it may take once the store is closed: only threads that nobody can stop are left."""
 _LAST_WORDS_S = 0.5
 LOST_ANSWERS = 74
 """The exit code if the store refused what runs had brought: EX_IOERR of sysexits.h."""

@@ -24,7 +24,7 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
 
 
 async def open_store_off_loop(path: Path | str) -> Store:
-    """The same in a thread, with `check`. A store that is open by the time that nobody wants it any more is closed."""
+    """`open_store` in a thread, with `check`. If the caller is cancelled in the meantime, the store is closed again."""
     import asyncio  # loaded by now: something runs
 
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, path, check=True))

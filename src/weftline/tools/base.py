@@ -250,7 +250,7 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
         return joined_text(self.parts)
 
     def whole(self) -> ToolOutput:
-        """The same, in texts that can be stored: half a character becomes U+FFFD."""
+        """This output with text that can be stored: half a character becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
         return replace(self, parts=tuple(parts))
 

@@ -45,7 +45,7 @@ class _ExactHint(WireHint, frozen=True, rename="camel", omit_defaults=True, forb
 
 
 class ExactFailure(SentFailure, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The same, without any field besides."""
+    """A `SentFailure` that refuses unknown fields."""
 
     hint: _ExactHint | None = None
 

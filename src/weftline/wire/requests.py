@@ -48,7 +48,7 @@ def parse_run(body: bytes) -> RunBody:
 
 
 def any_run(body: bytes) -> RunBody:
-    """The same for every body, plain or not."""
+    """`parse_run` for any body, plain or not."""
     fields = decode_object(body)
     if fields.get("sessionId") is not None:
         raise InvalidRequest(
@@ -121,7 +121,7 @@ class _AnyToolResult(Struct, rename="camel"):
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
-    """The same; to tell in one go that a result has no field besides, which nearly none has."""
+    """Refuses unknown fields: nearly every result has none, and this shows it in one pass."""
 
     failure: ExactFailure | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -73,7 +73,7 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
 
 
 def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
-    """The same, or None if there are more; a message that is too large is not read."""
+    """`messages` within these limits, or None if there are more; a message that is too large is not read."""
     # The length of a blob is known without reading it.
     rows: Any = db.execute(
         "SELECT length(message), CASE WHEN length(message) <= ? THEN message END FROM thread_messages WHERE thread = ?"
