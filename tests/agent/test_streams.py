@@ -102,7 +102,7 @@ async def test_all_runs_of_a_thread_are_one_stream_that_goes_on_with_later_ones(
 async def test_observers_get_every_entry_of_every_run_and_one_that_fails_harms_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logging.getLogger("weftline").setLevel(logging.ERROR)
+    caplog.set_level(logging.ERROR, "weftline")
     agent = nested()
     seen: dict[str, list[int]] = {}
     failing: list[str] = []
