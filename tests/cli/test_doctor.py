@@ -155,6 +155,7 @@ def test_it_lists_whatever_else_needs_a_person(tmp_path: Path) -> None:
         ("suspect", runs["suspect"]),
         ("damaged", runs["damaged"]),
         ("await", runs["late"]),
+        ("in_doubt", runs["doubtful"]),
         ("schedule", "sch_1"),
         ("webhook", "wh_1"),
     }
@@ -168,7 +169,7 @@ def test_it_lists_whatever_else_needs_a_person(tmp_path: Path) -> None:
 
 
 async def _trouble(db: Path) -> dict[str, str]:
-    runs = await waiting_runs(db, ["newer", "suspect", "damaged", "late"])
+    runs = await waiting_runs(db, ["newer", "suspect", "damaged", "late", "doubtful"])
     keys = {name: ids.key_of(run_id) for name, run_id in runs.items()}
     async with Engine(db) as engine:
         records = engine.store.records
@@ -187,6 +188,7 @@ async def _trouble(db: Path) -> dict[str, str]:
         rows.execute("UPDATE runs SET suspect = 2 WHERE key = ?", (keys["suspect"],))
         rows.execute("UPDATE runs SET name = CAST(X'ff' AS TEXT) WHERE key = ?", (keys["damaged"],))
         rows.execute("UPDATE open_awaits SET deadline_at = 5 WHERE run = ?", (keys["late"],))
+        rows.execute("UPDATE open_awaits SET kind = 'doubt' WHERE run = ?", (keys["doubtful"],))
         rows.execute(
             "INSERT INTO deliveries (webhook, run, status, attempts, created_at, last_at, last_error, about, salt)"
             " VALUES (?, ?, 'failed', 8, 1, 2, '410', '', '')",

@@ -22,7 +22,7 @@ from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of
 from weftline.runtime.receipts import stored_doubts
 from weftline.runtime.supported import unsupported
-from weftline.store.awaits import AwaitFilter
+from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import ReadStore, RunFilter, RunRow
 from weftline.store.records import deliveries, schedules, webhooks, workspaces
 
@@ -167,20 +167,29 @@ class _Look:
         return [(call.id, call.name) for call in open_calls if call.name not in names]
 
     async def at_awaits(self) -> AsyncGenerator[Finding]:
-        after = (0, "")
-        wanted = AwaitFilter(workspace=self._workspace, limit=_PAGE, max_bytes=0, due_before=self._now_us)
-        while page := await self._store.log.awaits(replace(wanted, after=after)):
-            after = page[-1].run, page[-1].id
+        wanted = AwaitFilter(workspace=self._workspace, limit=_PAGE, max_bytes=0)
+        async for one in self._awaits(replace(wanted, kinds=("doubt",))):
+            yield self._of_await(one, "in_doubt", "Whether a call happened is not known: it waits for an answer.")
+        async for one in self._awaits(replace(wanted, due_before=self._now_us)):
+            what = "Its time is over and nobody has answered: the run acts on that once a server carries it on."
+            yield self._of_await(one, "await", what)
+
+    async def _awaits(self, wanted: AwaitFilter) -> AsyncGenerator[OpenAwait]:
+        while page := await self._store.log.awaits(wanted):
+            wanted = replace(wanted, after=(page[-1].run, page[-1].id))
             for one in page:
-                yield Finding(
-                    kind="await",
-                    workspace=self._slug,
-                    what="Its time is over and nobody has answered: the run acts on that once a server carries it on.",
-                    needs_person=True,
-                    run_id=ids.run_id(one.run, one.salt),
-                    agent=one.agent or UNSET,
-                    about=one.id,
-                )
+                yield one
+
+    def _of_await(self, one: OpenAwait, kind: Kind, what: str) -> Finding:
+        return Finding(
+            kind=kind,
+            workspace=self._slug,
+            what=what,
+            needs_person=True,
+            run_id=ids.run_id(one.run, one.salt),
+            agent=one.agent or UNSET,
+            about=one.id,
+        )
 
     async def at_records(self) -> AsyncGenerator[Finding]:
         records = self._store.records
