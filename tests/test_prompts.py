@@ -211,7 +211,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "child_misfit",
         ("researcher", "Field required"),
-        "The subagent 'researcher' has ended with a result of another type than its answers have: Field required",
+        "The subagent 'researcher' returned a result of the wrong type: Field required",
     ),
     ("child_cancelled", ("researcher",), "The subagent 'researcher' was cancelled before it had an answer."),
     (
@@ -281,7 +281,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "sampled_system",
         ("", 10),
         {},
-        "You answer a request of a program. Answer with exactly what it asks for.\n\n"
+        "You are answering a request from a program. Reply with exactly what it asks for.\n\n"
         "Your answer must not be longer than 10 tokens.",
     ),
     (

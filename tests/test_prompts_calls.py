@@ -7,7 +7,7 @@ from weftline import prompts_calls as prompts
 
 def test_the_texts_are_these() -> None:
     assert prompts.options_do_not_fit("book", "later", "must be a number") == (
-        "book has run, and has no result: it asked a question to which no answer could be its result "
+        "book has run, but has no result: no answer to the question it asked could be its result "
         "(the option 'later': must be a number). Go on without it."
     )
     assert prompts.not_injected("orders", "tenant", "") == (
@@ -22,5 +22,5 @@ def test_the_texts_are_these() -> None:
         "Not executed: the arguments could not be passed on to refund: no such order"
     )
     assert prompts.not_materialized("refund", "no receipt") == (
-        "refund has run, and its result cannot be used: no receipt"
+        "refund has run, but its result cannot be used: no receipt"
     )

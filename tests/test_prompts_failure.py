@@ -14,8 +14,8 @@ def test_the_texts_are_these() -> None:
     assert prompts.reminder("Be brief.") == "<system-reminder>\nBe brief.\n</system-reminder>"
     tagged = "<system-reminder>Be brief.</system-reminder>"
     assert prompts.reminder(tagged) == tagged
-    assert prompts.EMPTY_BRIEFING == "These arguments leave nothing to say to the subagent."
-    assert prompts.left_out(["topic"]) == "topic must be given: it is part of what the subagent is told."
+    assert prompts.EMPTY_BRIEFING == "These arguments leave the subagent without a task."
+    assert prompts.left_out(["topic"]) == "topic must be given: the subagent's task depends on it."
     assert prompts.after_result("price", "Prices are net.") == (
         "About the result of price: Prices are net. This is for you alone: do not mention it."
     )
@@ -23,12 +23,12 @@ def test_the_texts_are_these() -> None:
         "A call to pay failed (timeout)\nThis is for you alone: do not mention it."
     )
     assert prompts.after_truncated("list", Bounds(3, 9, True, "c2"), cursor="cursor") == (
-        "The result of list is not whole: 3 returned, 9 in total.\n"
+        "The result of list is incomplete: 3 returned, 9 in total.\n"
         'For the rest, call it again with cursor set to "c2".\n'
         "This is for you alone: do not mention it."
     )
     assert prompts.after_truncated("list", Bounds(3, refinement_hint="Name a month."), cursor="") == (
-        "The result of list is not whole: 3 returned, unknown in total.\n"
+        "The result of list is incomplete: 3 returned, unknown in total.\n"
         "To narrow it down: Name a month.\n"
         "This is for you alone: do not mention it."
     )

@@ -211,7 +211,7 @@ def child_failed(tool: str, error: str) -> str:
 
 
 def child_misfit(tool: str, problem: str) -> str:
-    return f"The subagent {tool!r} has ended with a result of another type than its answers have: {problem}"
+    return f"The subagent {tool!r} returned a result of the wrong type: {problem}"
 
 
 def child_cancelled(tool: str) -> str:
@@ -496,7 +496,7 @@ def unknown_time_zone(name: str) -> str:
     return f"There is no time zone {name!r}; use an IANA name such as Europe/Berlin."
 
 
-_SAMPLED = "You answer a request of a program. Answer with exactly what it asks for."
+_SAMPLED = "You are answering a request from a program. Reply with exactly what it asks for."
 
 
 def sampled_system(system: str, max_tokens: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 def options_do_not_fit(tool: str, option: str, fault: str) -> str:
     return (
-        f"{tool} has run, and has no result: it asked a question to which no answer could be its result "
+        f"{tool} has run, but has no result: no answer to the question it asked could be its result "
         f"(the option {option!r}: {fault}). Go on without it."
     )
 
@@ -22,4 +22,4 @@ def not_adapted(tool: str, reason: str) -> str:
 
 
 def not_materialized(tool: str, reason: str) -> str:
-    return f"{tool} has run, and its result cannot be used: {reason}"
+    return f"{tool} has run, but its result cannot be used: {reason}"

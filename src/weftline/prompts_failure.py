@@ -54,7 +54,7 @@ def _untagged(text: str) -> str:
 
 def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
     total = "unknown" if bounds.total is None else str(bounds.total)
-    lines = [f"The result of {tool} is not whole: {bounds.returned} returned, {total} in total."]
+    lines = [f"The result of {tool} is incomplete: {bounds.returned} returned, {total} in total."]
     if bounds.next_cursor and cursor:
         lines.append(f"For the rest, call it again with {cursor} set to {_json(bounds.next_cursor)}.")
     elif bounds.refinement_hint:
@@ -64,11 +64,11 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
 
 # In place of a result
 
-EMPTY_BRIEFING = "These arguments leave nothing to say to the subagent."
+EMPTY_BRIEFING = "These arguments leave the subagent without a task."
 
 
 def left_out(fields: Sequence[str]) -> str:
-    return f"{_listed(fields)} must be given: it is part of what the subagent is told."
+    return f"{_listed(fields)} must be given: the subagent's task depends on it."
 
 
 def broken_bounds(tool: str, fault: str) -> str:

@@ -113,7 +113,7 @@ def refuse(topic: str) -> str | None:
         ({"args": Query, "check": refuse}, {"topic": "worms"}, "invalid_arguments", "no worms"),
         ({"template": "In {language}.", "args": Query}, {"topic": "tin"}, "missing_fields", "language must be given"),
         ({"template": "{depth:z}", "args": Query}, {"topic": "tin"}, "invalid_arguments", "could not be started"),
-        ({"prompt": brief}, {"topic": "nothing"}, "invalid_arguments", "nothing to say"),
+        ({"prompt": brief}, {"topic": "nothing"}, "invalid_arguments", "without a task"),
         ({"prompt_id": "dig"}, {"task": "Dig."}, "invalid_arguments", "needs 'topic'"),
         ({"prompt_id": "dug", "args": Query}, {"topic": "tin"}, "invalid_arguments", "no prompt 'dug'"),
     ],

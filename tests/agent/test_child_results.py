@@ -118,7 +118,7 @@ async def test_one_that_is_of_another_type_than_the_childs_answers_is_an_error_o
     async with Engine() as engine:
         result = await (await engine.start(agent, "Go.")).result()
     (call,) = result.calls
-    assert not call.ok and "a result of another type" in call.result and result.text == "Done."
+    assert not call.ok and "a result of the wrong type" in call.result and result.text == "Done."
     assert call.failure is not None and call.failure.kind == "malformed_result"
 
 

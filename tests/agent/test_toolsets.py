@@ -192,7 +192,7 @@ async def test_what_it_returns_takes_the_results_place() -> None:
     result = await agent.run("Go.")
     assert [(call.ok, call.how, call.result) for call in result.calls] == [
         (True, "returned", '{"saw":"well"}'),
-        (False, "failed", "look has run, and its result cannot be used: not a receipt"),
+        (False, "failed", "look has run, but its result cannot be used: not a receipt"),
         (False, "failed", "no"),
         (False, "failed", "seen output"),
         (True, "returned", '{"list":[1,2],"returned":2,"total":9,"truncated":false}'),
