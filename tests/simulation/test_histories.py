@@ -83,6 +83,10 @@ def test_what_a_person_has_said_stands_although_the_run_times_out_before_it_move
     simulate(901001893)
 
 
+def test_a_run_that_was_due_is_moved_by_a_start_although_the_clock_is_set_back_meanwhile() -> None:
+    simulate(1445003766)
+
+
 def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again() -> None:
     simulate(801003574)
 

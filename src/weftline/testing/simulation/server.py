@@ -47,6 +47,10 @@ class WallClock:
     def now_us(self) -> int:
         return int((self._loop.now_s + self.offset_s) * 1_000_000)
 
+    def latest_us(self, offset_s: float) -> int:
+        """The time by this clock or by one that is off by so much, whichever is later."""
+        return int((self._loop.now_s + max(self.offset_s, offset_s)) * 1_000_000)
+
 
 class Build:
     """Makes the parts of a server: where a test plants a bug."""
@@ -130,7 +134,7 @@ class Server:
         life = self.life = self._new_life(self.lives)
         self._down.clear()
         store = self._store = SimulatedStore(self._disk, self._build.store(self._disk), new_log=self._build.log)
-        parked = self._disk.parked()
+        parked, offset_s = self._disk.parked(), self._clock.offset_s
         self._trace.note(f"server: life {life.number} (deploy {life.deploy}) begins, unclean: {store.log.unclean}")
         self.times[life.number] = Up(life.number, self._loop.time())
         engine = self._process = self._build.engine(store, life, self._clock)
@@ -144,7 +148,8 @@ class Server:
             self.crash("it could not begin")
             return
         starting.result()
-        after, now = self._disk.parked(), self._clock.now_us()
+        # A clock that was set back in between has shown a later time before.
+        after, now = self._disk.parked(), self._clock.latest_us(offset_s)
         # What ends moves the run above it, and what is cancelled those below it.
         moving = {row.root for row in parked.values() if row.due_at is not None and row.due_at <= now}
         for key, row in parked.items():
