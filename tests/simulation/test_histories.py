@@ -87,6 +87,14 @@ def test_a_run_that_was_due_is_moved_by_a_start_although_the_clock_is_set_back_m
     simulate(1445003766)
 
 
+def test_a_refusal_of_a_cancelled_run_waits_for_an_end_that_was_appended_meanwhile() -> None:
+    simulate(1501001721)
+
+
+def test_a_run_that_is_resumed_while_the_server_stops_is_due_when_its_next_attempt_is() -> None:
+    simulate(1545002628)
+
+
 def test_a_run_whose_write_has_failed_hears_the_time_when_it_has_been_read_again() -> None:
     simulate(801003574)
 

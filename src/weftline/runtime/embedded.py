@@ -495,6 +495,7 @@ class EmbeddedEngine(StoredRuns):
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)
+        await self._log.durable(run, outside=True)  # the end may have been appended while this waited for the rest
 
     # Reading
 

@@ -409,6 +409,9 @@ class Residents:
             self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
             self._submit(run)
+        elif decision.due_at != run.log.due_at:  # something arrived after the driver's last look
+            run.log.due_at = decision.due_at
+            self._store_due(run)
 
     async def shut_down(self, drain_s: float) -> None:
         """Starts nothing new, and waits for what is under way, `drain_s` at most."""
