@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -70,6 +71,18 @@ def passwords_are_hashed_fast() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))
         yield
+
+
+@pytest.fixture(autouse=True)
+def logging_stays_as_it_was() -> Generator[None]:
+    """A command that runs in this process sets logging up for the whole of it."""
+    root = logging.getLogger()
+    loggers = (root, logging.getLogger("weftline"), logging.getLogger("mcp.client"))
+    handlers, levels = root.handlers[:], [logger.level for logger in loggers]
+    yield
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)  # when the profile is known

@@ -23,19 +23,14 @@ class Work(NamedTuple):
 
 
 @pytest.fixture
-def configure() -> Generator[Configure]:
-    root, ours, unheard = logging.getLogger(), logging.getLogger("weftline"), logging.getLogger("mcp.client")
-    before = (root.handlers[:], root.level, ours.level, unheard.level)
+def configure() -> Configure:
     stream = io.StringIO()
 
     def made(style: LogStyle) -> io.StringIO:
         configure_logs("info", style=style, stream=stream)
         return stream
 
-    yield made
-    root.handlers[:] = before[0]
-    for logger, level in zip((root, ours, unheard), before[1:], strict=True):
-        logger.setLevel(level)
+    return made
 
 
 @pytest.fixture

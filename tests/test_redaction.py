@@ -8,7 +8,7 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -109,15 +109,10 @@ def test_the_mark_is_written_down_once() -> None:
 
 
 @pytest.fixture
-def log() -> Generator[io.StringIO]:
-    root, ours, unheard = logging.getLogger(), logging.getLogger("weftline"), logging.getLogger("mcp.client")
-    before = (root.handlers[:], root.level, ours.level, unheard.level)
+def log() -> io.StringIO:
     stream = io.StringIO()
     configure_logs("info", stream=stream)
-    yield stream
-    root.handlers[:] = before[0]
-    for logger, level in zip((root, ours, unheard), before[1:], strict=True):
-        logger.setLevel(level)
+    return stream
 
 
 def test_no_library_speaks_at_info(log: io.StringIO) -> None:
