@@ -115,7 +115,7 @@ class BudgetedRuns:
         async def work() -> BudgetUse:
             about = await self._budget_subject(agent, thread, run_id)
             caller = _Caller(self._workspace)
-            return _shown(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
+            return _view(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
 
         return await self.at_home(work)
 
@@ -132,7 +132,7 @@ class BudgetedRuns:
             else:
                 row = await host.find(run_id, workspace=self._workspace)
                 found = await of_run(at, host, row, read=self._account)
-            return [_shown(one) for one in found]
+            return [_view(one) for one in found]
 
         return await self.at_home(work)
 
@@ -177,7 +177,7 @@ def _limits(budget: Budget | None, period: Period) -> list[Limit]:
     return [Limit(one.unit, one.amount, period, one.on_exceeded) for one in limits_of(budget.rule)]
 
 
-def _shown(budget: budgets.Budget) -> BudgetUse:
+def _view(budget: budgets.Budget) -> BudgetUse:
     return BudgetUse(budget.level, budget.id, tuple([_use(one) for one in budget.limits]))
 
 
