@@ -18,14 +18,12 @@ from weftline.kernel.amounts import PARTS
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
 from weftline.runtime.answering import NAMELESS
 from weftline.runtime.budgets import Account
+from weftline.runtime.engine import Engine
 from weftline.store.base import RunRow
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
 from weftline.workspace import agents, budgets
 from weftline.workspace.budgets import Subject, Use
 from weftline.workspace.context import Change, Workspaces
-
-if TYPE_CHECKING:
-    from weftline.runtime.embedded import EmbeddedEngine
 
 T = TypeVar("T")
 
@@ -74,7 +72,7 @@ class BudgetedRuns:
         @property
         def durable(self) -> bool: ...
         async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-        async def runtime(self) -> EmbeddedEngine: ...
+        async def runtime(self) -> Engine: ...
         def thread(self, name: str) -> Thread: ...
 
     async def set_budget(
