@@ -48,6 +48,8 @@ def test_a_list_that_is_piped_has_the_id_of_each_budget_once(env: Env, server: S
     for limits in (["--tokens", "5", "--calls", "7", "--agent", agent], ["--calls", "9"]):
         assert weftline("budgets", "set", "--workspace", "acme", *limits, env=env).code == 0
     assert weftline("budgets", "list", "--workspace", "acme", env=env).out.split() == [agent, "workspace"]
+    for level in (["--agent", agent], []):
+        assert weftline("budgets", "clear", "--workspace", "acme", *level, env=env).code == 0
 
 
 def test_a_run_that_asks_goes_on_when_its_limit_is_raised(env: Env, server: ServerProcess) -> None:
