@@ -40,7 +40,7 @@ from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import CreateOptions, Leased, Observer, Resumed
+from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -67,8 +67,6 @@ from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
 logger = logging.getLogger(__name__)
-
-DRAIN_S = 30.0
 
 
 class EmbeddedEngine(StoredRuns):
@@ -245,7 +243,9 @@ class EmbeddedEngine(StoredRuns):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.stop()
 
     def observe(self, observer: Observer) -> Callable[[], None]:

@@ -49,12 +49,12 @@ async def a_long_string_counts_in_full_for_whoever_reads_with_a_limit(subject: S
     await commit(log, chain.append(*BODIES))
     whole = await log.entry(1, 1, max_bytes=len(BODIES[0]))
     assert whole is not None and whole.body == BODIES[0]
-    told = None
+    reported = None
     try:
         await log.entry(1, 1, max_bytes=len(BODIES[0]) - 1)
     except LargeEntry as large:
-        told = large.size
-    assert told == len(BODIES[0])
+        reported = large.size
+    assert reported == len(BODIES[0])
     page = await log.page(1, after=0, max_bytes=len(BODIES[0]) + 1_000)
     assert page is not None and [item.body for item in page.items] == [BODIES[0]]
     newest = await log.newest_facts(1, kinds=("call.closed",), limit=8, max_bytes=len(BODIES[-1]) + 1_000)
