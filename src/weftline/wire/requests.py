@@ -17,6 +17,7 @@ from weftline.messages import Blob
 from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
+from weftline.wire.complaints import complaint
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_fault, require_failure
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
@@ -258,14 +259,6 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
     )
 
 
-_IN_JSON_WORDS = {
-    "dict_type": "must be a JSON object",
-    "model_type": "must be a JSON object",
-    "model_attributes_type": "must be a JSON object",
-    "list_type": "must be a JSON array",
-}
-
-
 def _issues(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
@@ -275,7 +268,7 @@ def _issues(error: ValidationError) -> list[Issue]:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":
             loc = loc[:-1]
-        message = _IN_JSON_WORDS.get(problem["type"], problem["msg"])
+        message = complaint(problem["type"], problem["msg"])
         if problem["type"] == "union_tag_invalid":
             loc, message = (*loc, "kind"), f"must be one of {', '.join(KINDS)}"
         elif problem["type"] == "union_tag_not_found":

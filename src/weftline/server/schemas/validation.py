@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.wire.complaints import complaint
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 
 
@@ -20,5 +21,5 @@ def issues_of(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         path = ".".join(str(step) for step in problem["loc"] if step != "[key]")
-        found.append(Issue(path, problem["msg"]))
+        found.append(Issue(path, complaint(problem["type"], problem["msg"])))
     return found
