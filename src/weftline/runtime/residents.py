@@ -372,8 +372,9 @@ class Residents:
     def _store_due(self, run: LiveRun) -> None:
         """Has the row say when the run is due, unless it does or is about to."""
         log = run.log
-        on_its_way = log.flight.due_at if log.flight is not None else log.row_due
-        if log.pending is None and on_its_way != log.due_at:
+        flight = log.outbox.flight
+        on_its_way = flight.due_at if flight is not None else log.row.due_at
+        if log.outbox.pending is None and on_its_way != log.due_at:
             self.log.write_row(run)
 
     def _start(self, run: LiveRun) -> None:
@@ -394,14 +395,14 @@ class Residents:
         error = None if task.cancelled() else task.exception()
         if run.gone:
             self._leave(run)  # its tools may have been opened after it was forgotten
-            if run.log.idle and self._leaving.get(run.key) is run:
+            if run.log.outbox.empty and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
         run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
-            if run.log.idle:
+            if run.log.outbox.empty:
                 self._forget(run)
         elif error is not None:
             self._start_over(run, error)
@@ -496,7 +497,7 @@ class Residents:
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
             elif toolbox is None and self.on_unopened_end is not None:
                 self.on_unopened_end(run)
-            if not run.active and run.log.idle:
+            if not run.active and run.log.outbox.empty:
                 self._forget(run)
 
     def _promote(self, key: int) -> None:
@@ -510,7 +511,7 @@ class Residents:
         """No earlier run of its thread is left."""
         self._behind.drop(run)
         run.move(PARKED)
-        run.log.row_due = 0
+        run.log.row.due_at = 0
         self.consider(run)
 
     async def _promote_later(self, key: int) -> None:
