@@ -88,7 +88,7 @@ class Waiter(Struct):
     """An outside caller is waiting, and gets an error if the store refuses."""
 
 
-class Row(Struct, eq=False):
+class Row(Struct, eq=False, gc=False):
     """What the run's row in the store says, and the times that it will have after the next write."""
 
     version: int = 0
@@ -107,7 +107,7 @@ class Row(Struct, eq=False):
         self.ended_at = max(at, self.latest)
 
 
-class StoredState(Struct, eq=False):
+class StoredState(Struct, eq=False, gc=False):
     """The state in the row, from which the next process starts, and how much it would have to fold on top of it."""
 
     size: int = 0
@@ -135,7 +135,7 @@ class StoredState(Struct, eq=False):
         self.newer = max(self.newer, self.size, STATE_BYTES)
 
 
-class Outbox(Struct, eq=False):
+class Outbox(Struct, eq=False, gc=False):
     """What is on its way to the store: what waits for the next flush, and what the one under way writes.
 
     add ──▶ pending ── take ──▶ flight ──▶ written
