@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
+from weftline.agent.budgeted import BudgetedRuns
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
@@ -68,7 +69,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns, PromptedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -183,7 +184,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     async def _open_on(self, store: Store) -> None:
         models: Catalog | WorkspaceCatalogs = self._models.catalog
-        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
         if self.durable:
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
