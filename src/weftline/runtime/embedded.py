@@ -165,7 +165,7 @@ class EmbeddedEngine(StoredRuns):
         )
         opener.family = creator.residents = self._residents
         if isinstance(self._tools, EndListener):
-            self._residents.on_unopened_end = partial(_notify_end, self._tools)
+            self._residents.commits.on_unopened_end = partial(_notify_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -254,7 +254,7 @@ class EmbeddedEngine(StoredRuns):
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
-        self._residents.on_ended = ended
+        self._residents.commits.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
