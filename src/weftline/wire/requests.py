@@ -17,7 +17,6 @@ from weftline.messages import Blob
 from weftline.surrogates import whole_json
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody, ToolResultBody
-from weftline.wire.complaints import complaint
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_fault, require_failure
 from weftline.wire.json_text import decode_fields, decode_object, decode_shape, encode, refuse_many
@@ -33,6 +32,7 @@ from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
 from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields, with_typos
+from weftline.wire.validation import path_of, words_of
 
 _Body = TypeVar("_Body", bound=SpecBody)
 
@@ -268,21 +268,10 @@ def _issues(error: ValidationError) -> list[Issue]:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":
             loc = loc[:-1]
-        message = complaint(problem["type"], problem["msg"])
+        message = words_of(problem)
         if problem["type"] == "union_tag_invalid":
             loc, message = (*loc, "kind"), f"must be one of {', '.join(KINDS)}"
         elif problem["type"] == "union_tag_not_found":
             loc, message = (*loc, "kind"), "Field required"
-        found.append(Issue(_path(loc), message))
+        found.append(Issue(path_of(loc), message))
     return found
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    path = ""
-    for step in loc:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        else:
-            name = step if 0 < len(step) <= 80 and step.isprintable() else quoted(step)
-            path = f"{path}.{name}" if path else name
-    return path
