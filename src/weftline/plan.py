@@ -242,5 +242,5 @@ def decode_plan(stored: bytes | Raw) -> RunPlan:
     """
     version = _decode_version(stored).v
     if not 1 <= version <= PLAN_VERSION:
-        raise ValidationError(f"A plan of version {version}: only those up to {PLAN_VERSION} can be read")
+        raise ValidationError(f"The plan has version {version}; this version of Weftline reads up to {PLAN_VERSION}")
     return _decode_plan(stored)

@@ -52,7 +52,10 @@ async def test_a_set_that_does_not_fit_is_refused_and_the_run_goes_on_waiting(ap
         ({"results": [{"result": 1}]}, "results.0.toolUseId"),
         ({"results": [{"toolUseId": first, "error": "x" * 9000}]}, "results[0].error: must not be larger"),
         ({"results": [{"toolUseId": first, "error": "x", "failure": {"kind": "odd"}}]}, "results[0].failure.kind"),
-        ({"results": [{"toolUseId": first, "result": 1, "failure": {}}]}, "results[0].failure: goes with `error`"),
+        (
+            {"results": [{"toolUseId": first, "result": 1, "failure": {}}]},
+            "results[0].failure: can only be",
+        ),
     ]
     for body, words in refused:
         assert words in check_error(await api.post(path, body), 400, "invalid_request")["message"]

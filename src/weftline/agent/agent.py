@@ -1,8 +1,4 @@
-"""`Agent`: a model, instructions, tools and hooks under one name.
-
-agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
-print(agent.run_sync("Do I need an umbrella in Lyon?").text)
-"""
+"""`Agent`: a model, instructions, tools and hooks under one name."""
 
 from __future__ import annotations
 
@@ -27,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class Agent(Definition[OutputT, DepsT]):
-    """See the module. Everything after the model is given by name.
+    """A model, instructions, tools and hooks under one name.
 
-    `output` is any type that pydantic knows, and `RunResult.output` is a value of it. `deps` is a type, whose value is
-    given with each run, or a factory that makes one for each run.
+        agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
+        print(agent.run_sync("Do I need an umbrella in Lyon?").text)
+
+    All arguments but the model are keyword arguments; see docs/library.md. `output` is any type that pydantic supports,
+    and `RunResult.output` is a value of that type. `deps` is a type, whose value is passed to each run, or a factory
+    that creates one for each run.
     """
 
     async def run(
@@ -39,7 +39,7 @@ class Agent(Definition[OutputT, DepsT]):
         """Runs the agent and waits for its answer; see `RunOptions` for what can be set for one run.
 
         Without an `engine` the run is in memory and belongs to the caller: if the awaiting task is cancelled, so is the
-        run. With one it is durable, and cancelling only stops the waiting.
+        run. With a durable engine, cancelling the task only stops the waiting.
 
         Raises:
             RunFailed: if the run failed; the subclass says how.
@@ -60,9 +60,9 @@ class Agent(Definition[OutputT, DepsT]):
             yield run
 
     async def warmup(self, *, engine: Engine | None = None) -> None:
-        """Opens the agent's sets of tools before its first run needs them; see `Engine.warmup`.
+        """Opens the agent's toolsets before its first run needs them; see `Engine.warmup`.
 
-        Without an `engine` that is for its runs in memory, on this event loop.
+        Without an `engine` they are opened for its runs in memory, on this event loop.
         """
         await (await _host(engine)).warmup(self)
 

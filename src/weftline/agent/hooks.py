@@ -92,7 +92,7 @@ class Point:
     def __setattr__(self, name: str, value: object) -> None:
         if self._made and name not in self.settable:
             can = ", ".join(sorted(self.settable))
-            what = f"what can be set is {can}" if can else "it only tells what happened"
+            what = f"what can be set is {can}" if can else "it only reports what happened"
             raise AttributeError(f"a hook cannot set {name!r} of {self.name}: {what}")
         object.__setattr__(self, name, value)
 

@@ -164,6 +164,8 @@ class InvalidOutput(RunFailed):
 
 
 class RunCancelled(RunError):
+    """The run was cancelled. `result` is what it had done until then."""
+
     def __init__(self, result: RunResult[Any]) -> None:
         super().__init__("The run was cancelled.", result, code="cancelled")
 

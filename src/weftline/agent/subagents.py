@@ -83,7 +83,7 @@ class Subagent:
         return await self._form.prepare(args)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        raise NotImplementedError("a subagent's calls are carried out by runs of their own")
+        raise NotImplementedError("a subagent's calls are executed by their own runs")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()

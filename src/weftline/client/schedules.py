@@ -248,7 +248,7 @@ async def _spec(prompt: str | None, run: RunOptions) -> bytes:
 
 def _times(*, at: datetime | None, cron: str | None, timezone: str | None, catch_up: CatchUp | None) -> dict[str, str]:
     if at is not None and at.tzinfo is None:
-        raise InvalidSpec("at: give a time with its zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)")
+        raise InvalidSpec("at: give a time with a time zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)")
     once = None if at is None else at.astimezone(UTC).isoformat()
     given = {"at": once, "cron": cron, "timezone": timezone, "catchUp": catch_up}
     return {field: value for field, value in given.items() if value is not None}

@@ -72,7 +72,7 @@ def question(changed: Mapping[Part, Change]) -> str:
     """What a person is asked about a run that a deploy would change."""
     have = "has" if len(changed) == 1 else "have"
     parts = _listed(list(changed))
-    return f"The {parts} of this run {have} changed. May it go on with the new? Otherwise it is cancelled."
+    return f"The {parts} of this run {have} changed. May it continue with the new version? Otherwise it is cancelled."
 
 
 def _listed(names: Sequence[str]) -> str:

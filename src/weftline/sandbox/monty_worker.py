@@ -259,7 +259,7 @@ class Session:
             if any(name.startswith(_OURS) for name in _names(node)):
                 raise Unlinked(request.label, f"Names that begin with {_OURS} are the runtime's own", node)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_whole(node.value):
-                raise Unlinked(request.label, "Monty has no text with half of a surrogate pair", node)
+                raise Unlinked(request.label, "Monty does not support unpaired surrogates", node)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._find(alias.name, node)

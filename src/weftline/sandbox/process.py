@@ -185,7 +185,7 @@ class Pool:
     def check(self) -> None:
         self._program(self._usual_bytes)
         if self._isolation == "required" and bubblewrap() is None:
-            raise SandboxUnavailable("Code is to run inside bubblewrap, which is not installed: there is no `bwrap`.")
+            raise SandboxUnavailable("Code must run inside bubblewrap, which is not installed: there is no `bwrap`.")
 
     async def take(self, memory_limit_bytes: int | None = None) -> Engine:
         """A process with this memory limit, or the usual one."""

@@ -46,7 +46,7 @@ def read(
         hint = did_you_mean(language, LANGUAGES)
         raise ValueError(f"{language!r} is not a language; use one of {', '.join(LANGUAGES)}.{hint}")
     if reports and "report" in globals:
-        raise ValueError("`report` and `globals['report']` exclude each other: both are called `report` in the code.")
+        raise ValueError("`report` and `globals['report']` cannot be combined: both are called `report` in the code.")
     check_memory_limit(memory_limit_bytes)
     for name in globals:
         _check_name(name, python=language == "python")

@@ -131,7 +131,7 @@ class Stopping:
         if self._code == 1:
             # In a thread: a log whose reader has gone may hang as well.
             words = threading.Thread(
-                target=logger.critical, args=("something did not end in time; leaving without it",), daemon=True
+                target=logger.critical, args=("something did not stop in time; exiting anyway",), daemon=True
             )
             words.start()
             words.join(_LAST_WORDS_S)

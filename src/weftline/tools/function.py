@@ -135,12 +135,12 @@ class FunctionTool(Generic[P, R, D]):
         self._confirm_timeout_s = confirm_timeout_s
         self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
         if self._approvers and confirm is None:
-            raise ValueError(f"tool {self.name!r}: approvers go with confirm, which says what they are asked")
+            raise ValueError(f"tool {self.name!r}: approvers needs confirm, which says what they are asked")
         if in_doubt not in (None, "report", "ask"):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
         self.in_doubt = in_doubt
         if isinstance(tags, str):
-            raise ValueError(f"tool {self.name!r}: tags are a list, not a text")
+            raise ValueError(f"tool {self.name!r}: tags must be a list, not a string")
         self.tags = frozenset(tags)
         self.bookkeeping = bookkeeping
         self.terminal = terminal
@@ -238,7 +238,7 @@ class FunctionTool(Generic[P, R, D]):
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         if self.client is not None:
-            raise RuntimeError(f"{self.name} is carried out outside and cannot be invoked here")
+            raise RuntimeError(f"{self.name} is executed outside and cannot be invoked here")
         try:
             call = self._bound(self._fn, args, context)
         except InvalidArguments as error:
@@ -514,9 +514,9 @@ def _checked_example(name: str, example: object) -> dict[str, Any] | None:
 
 def _require_external(name: str, *, reconcile: object, timeout_s: float | None) -> None:
     if reconcile is not None:
-        raise ValueError(f"tool {name!r}: nobody asks for the outcome of an external call; leave reconcile out")
+        raise ValueError(f"tool {name!r}: an external call is never reconciled; leave reconcile out")
     if timeout_s is not None:
-        raise ValueError(f"tool {name!r}: the run says how long an external call may take; leave timeout_s out")
+        raise ValueError(f"tool {name!r}: the run's timeout applies to an external call; leave timeout_s out")
 
 
 def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., Any] | None) -> Effect:

@@ -151,7 +151,7 @@ def named_answers(content: Content) -> list[NamedAnswer]:
 
 
 def _unclear() -> RpcError:
-    how = "give data with exactly `awaitId` and `value`, or one with `awaitId` beside a text that is the value."
+    how = "give data with exactly `awaitId` and `value`, or with `awaitId` and a text as the value."
     return invalid("message.parts", f"it is not clear what answers what: {how}")
 
 
