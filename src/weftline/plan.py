@@ -101,7 +101,7 @@ _CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2
 
 
 class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """The call that a child run carries out: whose it is, and what it was made with."""
+    """The call that a child run executes: its parent, and the arguments."""
 
     agent: str | None
     id: str

@@ -80,29 +80,28 @@ class Agent(Definition[OutputT, DepsT]):
         instructions: str | None = None,
         inherit_policy: bool = False,
     ) -> Subagent:
-        """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
+        """The agent as a tool of another agent. Each call is a run of its own, a child of the run that made it.
 
-        The child is told what `prompt_id`, `template`, `text` or `prompt` make of the arguments, the first of these
-        that is given. Without any that is the task that the other agent's model writes, or with `args` the arguments as
-        JSON.
+        The child's prompt comes from `prompt_id`, `template`, `text` or `prompt`, the first of these that is given.
+        Without any, it is the task that the other agent's model writes, or with `args` the arguments as JSON.
 
         Args:
             description: What the other agent's model reads about it.
             name: What that model calls it; by default the agent's own name.
             args: A pydantic model of the arguments that the tool takes.
             prompt_id: One of the calling agent's `prompts`, filled in with the arguments.
-            template: What the child is told, with arguments in braces: `"Find out about {topic}."`. Without `args` each
-                of these is a text.
-            text: What the child is told, whatever the arguments are.
-            prompt: A function that returns what the child is told. Without `args` its parameters are the tool's.
-            check: A function of those arguments that it names, called before there is a child. It returns what is wrong
-                with them, which the other agent's model reads, or None.
-            instructions: What the child follows in place of the agent's own instructions.
+            template: The child's prompt, with arguments in braces: `"Find out about {topic}."`. Without `args` each of
+                these is a string.
+            text: The child's prompt, whatever the arguments are.
+            prompt: A function that returns the child's prompt. Without `args` its parameters are the tool's.
+            check: A function of the arguments that it names, called before the child is created. It returns what is
+                wrong with them, for the other agent's model to read, or None.
+            instructions: Instructions for the child, instead of the agent's own.
             inherit_policy: Whether the policy that the calling run was started with holds for the child, too, within
                 the agent's own. That of the calling agent never does.
 
         Raises:
-            ValueError: for a template and a text, and for a template with something else than arguments in it.
+            ValueError: for both a template and a text, and for a template with anything but arguments in it.
         """
         from weftline.agent.subagents import as_tool
 

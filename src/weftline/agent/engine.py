@@ -173,7 +173,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             store: Store = MemoryStore()
             self._kept = RetainedRuns(store)
         else:
-            self._models.look_around()  # the runs that it carries on may need them
+            self._models.look_around()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
         self.store, self._tools.records = store, store.records
         try:
@@ -218,7 +218,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
 
     async def close(self) -> None:
-        """Stops what is under way; durable runs continue in the next process. May be called twice."""
+        """Stops work in progress; durable runs continue in the next process. May be called twice."""
         if self._host is None:
             return
         if self._pid != os.getpid():
@@ -305,9 +305,9 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         return self._stored
 
     async def warmup(self, agent: Definition[Any, Any]) -> None:
-        """Opens the agent's sets of tools, so that its first run finds its servers connected and its skills read.
+        """Opens the agent's toolsets, so that its first run finds its servers connected and its skills read.
 
-        Those that are open stay as they are, and what comes meanwhile waits for the same opening.
+        Open toolsets stay as they are; a run that starts meanwhile waits for the others to open.
         """
         await self.at_home(lambda: self._tools.warm(agent))
 

@@ -428,7 +428,7 @@ class ToolResultStored(CallPoint, name="tool_result_stored"):
 class ToolAfter(CallPoint, name="tool_after"):
     """The result of a call as the model will read it. `output_bytes` is its size.
 
-    A model without vision reads text in place of each image; the image itself is stored.
+    A model without vision reads text instead of each image; the image itself is stored.
     """
 
     result: tuple[UserPart, ...]

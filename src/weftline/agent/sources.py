@@ -448,7 +448,7 @@ def _listeners(
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:
-    """Raises `InvalidRequest` for an agent whose runs the next process could not carry on."""
+    """Raises `InvalidRequest` for an agent whose runs the next process could not continue."""
     if isinstance(agent.deps, type):
         raise InvalidRequest(
             f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."

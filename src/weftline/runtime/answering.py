@@ -49,7 +49,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
     and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
     not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
-    A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
+    A run that other code would continue may do so (`approved`), or is cancelled (`denied`).
     """
 
     outcome: AnswerOutcome

@@ -33,7 +33,7 @@ from weftline.tools.base import ToolOutput
 
 
 class ClientCalls:
-    """`append` appends facts to a run, carries it on, and returns when they are durable; `settled` returns when what a
+    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when what a
     refusal rests on is.
     """
 

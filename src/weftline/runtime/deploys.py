@@ -1,4 +1,4 @@
-"""Deploys: a run is carried on by another process than before, and perhaps by other code.
+"""Deploys: a run is continued by another process than before, and perhaps by other code.
 
 Each run records what it rests on when it begins. A process that takes it over compares that with what it has itself,
 and does what the run's `on_deploy` says: `adopt` goes on with the new code from the next turn, and the log says so;

@@ -351,7 +351,7 @@ class Residents:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
-            self._store_due(run)  # the next process carries it on
+            self._store_due(run)  # the next process continues it
         elif run.residency is PARKED and not self.recovery.hold_back(run):
             if self._is_elsewhere(run):
                 self._store_due(run)

@@ -38,7 +38,7 @@ _CODE = "<python-input-1>"
 """What monty calls the second snippet of a session: the code, after the prologue."""
 
 # Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr. It
-# counts there too, every time that something occurs: what is shared there is built anew here for each of them.
+# counts there too, every time that something occurs: what is shared there is built again here for each of them.
 # Built-ins are kept as defaults, because the code may give their names to something else.
 _PROLOGUE = (
     """

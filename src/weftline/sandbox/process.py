@@ -242,7 +242,7 @@ class Pool:
     async def _while_loop_lives(self) -> AsyncGenerator[None]:
         """A loop that ends, as that of `asyncio.run` does, ends its generators: so the processes end with it.
 
-        Nobody has closed the pool then, and it starts anew on the loop that uses it next.
+        Nobody has closed the pool then, and it starts again on the loop that uses it next.
         """
         try:
             yield

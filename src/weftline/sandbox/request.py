@@ -116,7 +116,7 @@ def _files(source: str, modules: Mapping[str, str], filename: str | None) -> tup
     for key, text in modules.items():
         path = normal(key)
         if path is None or path in files or key.startswith("/"):
-            raise ValueError(f"modules: {key!r} is not a path inside the graph, or it is there twice.")
+            raise ValueError(f"modules: {key!r} is not a path inside the graph, or occurs twice.")
         files[path] = Module(whole(key), whole(text))
     entry = (normal(filename) if filename else None) or label
     if entry in files:

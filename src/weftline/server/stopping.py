@@ -7,7 +7,7 @@
                             └── late ─────▶ exit 1 ◀──────┘
 
 Signals are taken by a thread of their own. So the process ends even if the event loop, the store or a tool is stuck:
-what an exit by force leaves behind is what a crash would, and the next process carries on from it.
+what an exit by force leaves behind is what a crash would, and the next process continues from it.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class A2ATool(RemoteTool):
 
     Args:
         name: The model-facing name.
-        url: The agent's endpoint, or the address of its card.
+        url: The agent's endpoint, or the URL of its card.
         headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
         workspace: Whose tool it is.
         context_id: Sent with every message, to continue a conversation.

@@ -71,7 +71,7 @@ def question(id: str, kind: str, body: AwaitBody) -> TaskMessage:
 
 
 def _in_words(body: AwaitBody) -> str:
-    """The question with what there is to choose from: callers that show only text would not know it."""
+    """The question with its options: callers that show only text would not know them."""
     return f"{body.prompt} ({' / '.join(body.options)})" if body.options else body.prompt
 
 
