@@ -8,9 +8,9 @@ from msgspec import UNSET
 from msgspec.json import encode
 from pydantic import Field, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
 from weftline.runtime.answering import Answer, pattern_of
-from weftline.server.schemas.validation import refused
 from weftline.wire.awaits import Outcome
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
 from weftline.wire.responses import Ok, Warnings
