@@ -38,7 +38,7 @@ def test_a_name_of_the_architecture_page_exists(name: str) -> None:
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
 def test_the_names_in_a_decision_exist(page: Path) -> None:
     names = sorted(set(NAME.findall(page.read_text(encoding="utf-8"))))
-    assert all([_resolve(name) is not None for name in names])
+    assert all(_resolve(name) is not None for name in names)
 
 
 def test_the_architecture_page_names_many_functions_and_only_files_that_exist() -> None:

@@ -130,8 +130,10 @@ def attributes_fault(given: object) -> str:
     return ""
 
 
-def typed(value: object) -> SearchAttribute | str:
-    """A value with its type, or what is wrong with it."""
+def typed(value: object, *, kinds: str = "") -> SearchAttribute | str:
+    """A value with its type, or what is wrong with it. `kinds` are those that it may have, in the words of the caller;
+    Python's if they are not given.
+    """
     match value:
         case bool():
             return SearchAttribute("bool", value)
@@ -152,8 +154,8 @@ def typed(value: object) -> SearchAttribute | str:
             fits = len(texts) <= MAX_ATTRIBUTES and all(_fits(cast("str", one)) for one in texts)
             return SearchAttribute("keywords", texts) if fits else _TOO_LONG
         case _:
-            kinds = "a string, a number, True, False, a time or a list of strings"
-            return f"must be {kinds}, not {type(value).__name__}"
+            found = f"must be {kinds or 'a string, a number, a bool, a datetime or a list of strings'}"
+            return found if kinds else f"{found}, not {type(value).__name__}"
 
 
 _TOO_LONG = f"must have strings of at most {MAX_ATTRIBUTE_CHARS} characters, and at most {MAX_ATTRIBUTES} of them"

@@ -286,7 +286,7 @@ class FunctionTool(Generic[P, R, D]):
         given = {name: value for name, value in self.parameters.keywords(args).items() if name in taken}
         question = cast(object, confirm(**given))
         if question is not None and not isinstance(question, str):
-            raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a text or None")
+            raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a string or None")
         return question or None
 
     async def reconcile(self, args: bytes, context: ToolContext[D]) -> Reconciled:
