@@ -11,6 +11,8 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from weftline.api.cursors import cursor_of, key_of
+from weftline.api.views import run_summary, run_view
 from weftline.cli.events import stored_frames
 from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
@@ -21,8 +23,6 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
-from weftline.server.cursors import cursor_of, key_of
-from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot

@@ -1,4 +1,4 @@
-"""Deploys: a run is carried on by another process than before, and perhaps by other code.
+"""Deploys: a run is continued by another process than before, and perhaps by other code.
 
 Each run records what it rests on when it begins. A process that takes it over compares that with what it has itself,
 and does what the run's `on_deploy` says: `adopt` goes on with the new code from the next turn, and the log says so;
@@ -71,7 +71,7 @@ def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
 def question(changed: Mapping[Part, Change]) -> str:
     """What a person is asked about a run that a deploy would change."""
     what = f"The {parts_of(changed)} of this run {have(changed)} changed."
-    return f"{what} May it go on with the new? Otherwise it is cancelled."
+    return f"{what} May it continue with the new version? Otherwise it is cancelled."
 
 
 def parts_of(changed: Mapping[Part, Change]) -> str:
