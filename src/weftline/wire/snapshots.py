@@ -46,8 +46,11 @@ def run_view(
     created: bytes | None,
     ended: tuple[RunEnded, bytes] | None,
     in_doubt: Sequence[CallName],
+    parent: str | None,
 ) -> RunView:
-    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
+    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, and
+    `parent` the run whose call this one carries out.
+    """
     outline = _outline(created)
     run = RunView(
         id=run_id,
@@ -55,6 +58,7 @@ def run_view(
         created_us=row.created_at,
         spec=_spec(created),
         session_id=session_id,
+        parent=parent,
         name=row.name,
         metadata=_decode_metadata(row.metadata),
         labels=outline.labels,
