@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
+from weftline.kernel.control import RunPaused
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
@@ -47,9 +48,10 @@ def run_view(
     ended: tuple[RunEnded, bytes] | None,
     in_doubt: Sequence[CallName],
     parent: str | None,
+    pause: RunPaused | None,
 ) -> RunView:
     """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, and
-    `parent` the run whose call this one carries out.
+    `pause` the one that holds the run until it is resumed; `parent` is the run whose call this one carries out.
     """
     outline = _outline(created)
     run = RunView(
@@ -67,6 +69,7 @@ def run_view(
         in_doubt=in_doubt,
         outline=outline,
         forked_from=_origin(created),
+        reason=None if pause is None else pause.reason or None,
     )
     return run if ended is None else _ended(run, *ended)
 
