@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import NotFound
-from weftline.runtime import ids
+from weftline.replay.refusing import find_run
 from weftline.runtime.names import StoredNames
 from weftline.server import budget_views
 from weftline.server.schemas.budgets import BudgetUse, budget_json, parse_budget
@@ -58,9 +57,6 @@ async def list_budgets(
     if run is None:
         found = await budget_views.of_workspace(at, caller, logs)
     else:
-        parsed = ids.parse(run, prefix="run_")
-        row = await store.log.run(parsed[0]) if parsed is not None else None
-        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
-            raise NotFound(f"There is no run {run!r}.")
+        row = await find_run(store.log, run, workspace=caller.workspace)
         found = await budget_views.of_run(at, logs, row)
     return BudgetPage([budget_json(one) for one in found])

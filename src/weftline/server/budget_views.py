@@ -13,6 +13,7 @@ from weftline.kernel.entries import Fact, RunCreated, decode_fact
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.finding import row_of
 from weftline.server.large import LARGE_BYTES
 from weftline.server.parsing import off_loop
 from weftline.store.base import LargeEntry, LogReader, RunRow, Stored
@@ -54,9 +55,8 @@ async def _has_own(logs: Logs, row: RunRow, room: Room) -> bool:
 
 
 async def _run(logs: LogReader, caller: Caller, id: str) -> RunRow:
-    parsed = ids.parse(id, prefix="run_")
-    row = await logs.run(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
+    row = await row_of(logs, id, workspace=caller.workspace)
+    if row is None:
         raise no_such_run()
     return row
 

@@ -82,6 +82,7 @@ class Forking(Protocol):
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
+        run_id: str | None = None,
     ) -> str: ...
 
 

@@ -15,7 +15,18 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, awaits, blobs, children, claims, queues, reading, records, starting
+from weftline.testing.store import (
+    appending,
+    awaits,
+    blobs,
+    children,
+    claims,
+    given_ids,
+    queues,
+    reading,
+    records,
+    starting,
+)
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -31,5 +42,6 @@ CHECKS: tuple[Check, ...] = (
     *records.CHECKS,
     *blobs.CHECKS,
     *awaits.CHECKS,
+    *given_ids.CHECKS,
 )
 """Every promise, each checked on a new store."""
