@@ -1,5 +1,5 @@
 # Every target sets itself up: it needs Python 3.11+ and make, nothing else.
-# `make test ARGS="-k cancel"` hands arguments on; so do demo, torture, bench and docs.
+# `make test ARGS="-k cancel"` passes arguments on; so do demo, torture, bench and docs.
 
 PYTHON ?= python3
 ARGS ?=
@@ -28,18 +28,18 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo       run an agent end to end, offline"
 	@echo "make test       the whole test suite"
-	@echo "make test-deep  the same with far more examples and simulated histories, for an hour or so"
-	@echo "make torture    real servers, killed, frozen and out of disk for some minutes"
-	@echo "make sandbox-campaign  crowds, floods, bombs and kills against code in a sandbox"
-	@echo "make clients    generate clients from the OpenAPI page and try them; needs npm"
-	@echo "make pythons    install, import and serve with every Python that is here"
+	@echo "make test-deep  the same with many more examples, for an hour or so"
+	@echo "make torture    kill, freeze and fill the disk of real servers, for some minutes"
+	@echo "make sandbox-campaign  floods, memory bombs and kills against code in a sandbox"
+	@echo "make clients    generate clients from the OpenAPI document and try them; needs npm"
+	@echo "make pythons    install, import and serve with every Python on the path"
 	@echo "make a2a-kit    the public A2A compatibility kit, from a checkout: KIT=../a2a-tck"
 	@echo "make mcp-kit    the public MCP conformance suite and the official TypeScript clients"
 	@echo "make lint       ruff and pyright"
-	@echo "make bench      measure this machine"
-	@echo "make bench-peers  agents in a script beside other libraries, which it installs in build/peers"
+	@echo "make bench      benchmarks on this machine"
+	@echo "make bench-peers  agents in a script compared with other libraries, installed in build/peers"
 	@echo "make docs       check the documentation and run its examples"
-	@echo "make clean      remove everything that make has made"
+	@echo "make clean      remove everything that these targets created"
 
 demo: $(READY)
 	@$(PY) examples/demo.py $(ARGS)

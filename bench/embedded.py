@@ -27,7 +27,8 @@ from weftline.config import load_config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime import ids
-from weftline.runtime.embedded import EmbeddedEngine as Engine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.store.sqlite.connection import connect
 from weftline.store.sqlite.store import SqliteStore
 from weftline.wire.plan import plan_from_spec
@@ -69,7 +70,7 @@ class Measured(Struct, frozen=True):
 
 
 class _Bench:
-    def __init__(self, engine: Engine, workspace: int, commits: Callable[[], int]) -> None:
+    def __init__(self, engine: OwnedEngine, workspace: int, commits: Callable[[], int]) -> None:
         self._engine = engine
         self._commits = commits
         self._workspace = workspace
@@ -147,7 +148,7 @@ async def opened(folder: Path, model_port: int) -> AsyncGenerator[_Bench]:
     scripted = ScriptedProvider(parse_scripts(msgspec.json.encode(workloads.SCRIPTS)))
     models = load_config(folder / "config.toml").catalog(transport=transport, scripted=scripted)
     store = SqliteStore(folder / "store")
-    async with Engine(store, models=models, tools={"add": add}) as engine:
+    async with new_engine(store, models=models, tools={"add": add}) as engine:
         yield _Bench(engine, await engine.workspace(workloads.WORKSPACE), lambda: store.log.commits)
     await models.aclose()
     await transport.aclose()

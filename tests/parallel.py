@@ -16,7 +16,7 @@ import struct
 import traceback
 import warnings
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +46,24 @@ _BATCH = struct.Struct("!I")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, help="run tests in that many forked processes")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run modules and their tests in another order")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """No test may need another before it, or suffer from one: `--shuffle` shows which do."""
+    if config.option.shuffle is None:
+        return
+    order = random.Random(config.option.shuffle)
+    modules = [list(tests) for _, tests in groupby(items, key=module_of)]
+    order.shuffle(modules)
+    for tests in modules:
+        order.shuffle(tests)
+    items[:] = chain.from_iterable(modules)
+
+
+def module_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +80,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
-def batches(items: list[pytest.Item]) -> list[list[int]]:
+def batches(items: list[pytest.Item], *, shuffled: bool = False) -> list[list[int]]:
     """The places of the tests in `items`, slow ones first; a module's tests stay together as far as they may."""
 
     def slowness(module: str) -> int:
@@ -70,9 +88,10 @@ def batches(items: list[pytest.Item]) -> list[list[int]]:
 
     modules = [
         (module, list(places))
-        for module, places in groupby(range(len(items)), key=lambda place: items[place].nodeid.partition("::")[0])
+        for module, places in groupby(range(len(items)), key=lambda place: module_of(items[place]))
     ]
-    modules.sort(key=lambda one: slowness(one[0]))
+    if not shuffled:
+        modules.sort(key=lambda one: slowness(one[0]))
     return [
         places[start : start + LONGEST_BATCH] for _, places in modules for start in range(0, len(places), LONGEST_BATCH)
     ]
@@ -97,7 +116,7 @@ class Workers:
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
         self._config = session.config
-        self._batches = batches(session.items)
+        self._batches = batches(session.items, shuffled=session.config.option.shuffle is not None)
         self._stop = mmap.mmap(-1, 1)
         # All of it fits into the pipe, and who reads takes whole numbers: a queue that needs no one to serve it.
         self._queue, queue = os.pipe()

@@ -146,6 +146,16 @@ WIRE_WORDS = re.compile(
     r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
 )
 
+INSIDE_AN_ENGINE = frozenset(
+    name
+    for part in ("store", "log", "log_store", "hub", "driver", "residents", "recovery", "opener", "creator")
+    for name in (part, f"_{part}")
+)
+USE_AN_ENGINE = ("weftline.agent", "weftline.cli", "weftline.server")
+"""Where `engine` and `host` are one."""
+KNOW_AN_ENGINE = ("runtime", "simulation")
+"""The tests of the embedded engine itself, and those that plant bugs in it."""
+
 KERNEL_LIBRARIES = frozenset(
     {
         "__future__",
@@ -232,6 +242,22 @@ def of_a_database(modules: list[Module], *, root: Path = SRC) -> list[str]:
     ]
 
 
+def of_an_engine(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    """Where modules that must work with every engine know one of them, or reach through it."""
+    found: list[str] = []
+    for module in modules:
+        if is_inside(module.name, "weftline.runtime"):
+            continue
+        named = (one for one in imports(module, root=root) if is_inside(one.module, "weftline.runtime.embedded"))
+        found += [told(module, one) for one in named]
+        for node in nodes(module) if module.part in USE_AN_ENGINE else ():
+            if isinstance(node, ast.Attribute) and node.attr in INSIDE_AN_ENGINE:
+                whole = ast.unparse(node.value)
+                if whole.rpartition(".")[2].lstrip("_") in ("engine", "host"):
+                    found.append(f"{module.path.name}:{node.lineno}: {module.name} reads {whole}.{node.attr}")
+    return found
+
+
 def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
     return [
         told(module, one)
@@ -296,6 +322,17 @@ def test_no_modules_import_each_other(modules: list[Module]) -> None:
 
 def test_nobody_but_the_store_knows_a_database(modules: list[Module]) -> None:
     assert of_a_database(modules) == []
+
+
+def test_nobody_but_the_runtime_knows_an_engine(modules: list[Module]) -> None:
+    assert of_an_engine(modules) == []
+
+
+def test_tests_know_what_any_engine_can_do() -> None:
+    tests = Path(__file__).parent
+    others = (path for path in tests.rglob("*.py") if path.relative_to(tests).parts[0] not in KNOW_AN_ENGINE)
+    used = re.compile(r"^\s*(from|import) weftline\.runtime\.embedded", re.MULTILINE)
+    assert [path.name for path in others if used.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:
@@ -405,6 +442,22 @@ def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path,
     (tmp_path / "weftline" / "store" / "sqlite").mkdir(parents=True)
     planted = plant(tmp_path, place, source)
     assert len(of_a_database(planted, root=tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "source"),
+    [
+        ("server/x.py", "from weftline.runtime.embedded import EmbeddedEngine"),
+        ("agent/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.runtime.embedded"),
+        ("server/x.py", "def late(app):\n    return app.engine.store"),
+        ("cli/x.py", "def late(self):\n    return self._host._residents.load"),
+    ],
+)
+def test_an_engine_among_its_users_would_be_noticed(tmp_path: Path, place: str, source: str) -> None:
+    (tmp_path / "weftline" / "runtime").mkdir(parents=True)
+    (tmp_path / "weftline" / "runtime" / "embedded.py").touch()
+    planted = plant(tmp_path, place, source)
+    assert len(of_an_engine(planted, root=tmp_path)) == 1
 
 
 def test_the_standard_librarys_sqlite_would_be_noticed(tmp_path: Path) -> None:

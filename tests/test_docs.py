@@ -25,6 +25,7 @@ EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+SECTION_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*\.md|)#([^)\s]+)\)")
 EXAMPLE = re.compile(r"docs_src/(\w+\.py)")
 ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (yes|no) \| (.+) \|$", re.MULTILINE)
 
@@ -52,6 +53,22 @@ def test_the_docs_show_every_example_and_no_other() -> None:
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """The ids that a Markdown page's headings get: lower case, without punctuation, with dashes for spaces."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_a_section_lead_to_one() -> None:
+    wrong = [
+        f"{page.name}: {target}#{anchor}"
+        for page in [ROOT / "README.md", *PAGES]
+        for target, anchor in SECTION_LINK.findall(page.read_text(encoding="utf-8"))
+        if anchor not in _anchors(page.parent / target if target else page)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

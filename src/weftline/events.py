@@ -190,8 +190,8 @@ class Note(Event, frozen=True):
 class AwaitOpened(Event, frozen=True):
     """A person is asked about a call or a run.
 
-    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification` or `deploy`. A `clarification` has one: what the
-    failed call lacks.
+    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification`, `deploy` or `budget`. A `clarification` has one:
+    what the failed call lacks.
     """
 
     id: str

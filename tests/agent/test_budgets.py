@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from weftline import Agent, Budget, RunFailed, tool
+from weftline import Agent, Budget, Conflict, Engine, Run, RunFailed, tool
+from weftline.agent.budgeted import BudgetUse
+from weftline.errors import InvalidRequest, NotFound
+from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.testing import ScriptedModel, calls
+
+from .kit import asked
 
 
 @tool(effect="read")
@@ -18,6 +25,112 @@ def look(n: int) -> str:
 
 def _looks(times: int) -> ScriptedModel:
     return ScriptedModel([*[calls("look", n=n) for n in range(times)], "done"])
+
+
+ASKS = Budget(calls=1, on_exceeded="ask")
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with Engine() as engine:
+        yield engine
+
+
+def _spent(budget: BudgetUse) -> dict[tuple[str, str], tuple[float, float]]:
+    return {(one.unit, one.period): (one.spent, one.limit) for one in budget.limits}
+
+
+async def _closed(run: Run[str]) -> AwaitClosed:
+    [closed] = [event async for event in run if isinstance(event, AwaitClosed)]
+    return closed
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_run_that_asks_goes_on_when_its_limit_is_raised_and_its_log_says_by_whom(engine: Engine) -> None:
+    run = await engine.start(Agent(_looks(2), tools=[look], budget=ASKS), "Look.")
+    opened = await asked(run)
+    [waiting] = await engine.awaits(kinds=["budget"])
+    assert (waiting.id, waiting.args["limit"], waiting.args["spent"]) == (opened.id, 1, 1)
+    made = await run.set_budget(Budget(calls=2, on_exceeded="ask"), by="ann")
+    assert (made.level, made.id) == ("run", run.id)
+    assert [(one.limit, one.set_by, one.set_at is not None) for one in made.limits] == [(2, "ann", True)]
+    assert [call.ok for call in (await run.result()).calls] == [True, True]
+    closed = await _closed(run)
+    assert (closed.outcome, closed.by) == ("approved", "ann")
+    with pytest.raises(Conflict, match="The run has ended, or has no budget of its own"):
+        await run.set_budget(Budget(calls=3))
+
+
+@pytest.mark.requirement("run.tree.ask")
+@pytest.mark.parametrize("level", ["workspace", "agent", "thread"])
+async def test_a_limit_above_a_run_is_raised_in_python(engine: Engine, level: str) -> None:
+    agent = Agent(_looks(2), name="looker", tools=[look])
+    where = {"agent": {"agent": agent}, "thread": {"thread": "t"}, "workspace": {}}[level]
+    await engine.set_budget(ASKS, **where, by="ann")  # pyright: ignore[reportArgumentType]
+    run = await engine.start(agent, "Look.", thread="t")
+    await asked(run)
+    [budget] = await run.budgets()
+    assert (budget.level, _spent(budget)) == (level, {("calls", "total"): (1, 1)})
+    assert await engine.budgets() == [budget]
+    await engine.set_budget(**where, by="bob")  # pyright: ignore[reportArgumentType]
+    await run.result()
+    assert (await _closed(run)).by == "bob"
+    assert await engine.budgets() == []
+
+
+async def test_limits_for_days_and_months_are_set_together(engine: Engine) -> None:
+    made = await engine.set_budget(Budget(usd=9), per_day=Budget(usd=0.5), per_month=Budget(usd=5, seconds=60))
+    assert _spent(made) == {
+        ("usd", "total"): (0, 9),
+        ("usd", "day"): (0, 0.5),
+        ("usd", "month"): (0, 5),
+        ("seconds", "month"): (0, 60),
+    }
+
+
+async def test_a_limit_that_nobody_can_have_is_refused(engine: Engine) -> None:
+    agent = Agent(ScriptedModel(["Hi.", "Hi."]), tools=[look])
+    run = await engine.start(agent, "Hi.", thread="t")
+    with pytest.raises(InvalidRequest, match="a thread has one budget for all of its time"):
+        await engine.set_budget(per_day=Budget(calls=1), thread="t")
+    with pytest.raises(InvalidRequest, match="one of agent=, thread= and run_id="):
+        await engine.set_budget(ASKS, thread="t", run_id=run.id)
+    with pytest.raises(InvalidRequest, match="needs a name"):
+        await engine.set_budget(ASKS, agent=agent)
+    with pytest.raises(InvalidRequest, match="A budget is a Budget, not dict"):
+        await engine.set_budget({"calls": 1})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(NotFound, match="no agent 'nobody'"):
+        await engine.set_budget(ASKS, agent="nobody")
+    with pytest.raises(NotFound):
+        await engine.set_budget(ASKS, run_id="run_1abcdefabcdef")
+    with pytest.raises(Conflict, match="no budget of its own"):
+        await run.set_budget(ASKS)
+    assert await engine.budgets() == []
+
+
+async def test_a_limit_that_is_raised_elsewhere_lets_a_durable_run_go_on(tmp_path: Path) -> None:
+    agent = Agent(_looks(2), name="looker", tools=[look], budget=ASKS)
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Look.")
+        await asked(run)
+    seen: list[Event] = []
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = engine.attach(run.id, agent)
+        await run.set_budget(Budget(calls=2), by="ann")
+        seen = [event async for event in run]
+        with pytest.raises(NotFound, match="nobody"):
+            await engine.set_budget(ASKS, agent="nobody")
+        await engine.set_budget(per_day=Budget(calls=9), agent="looker")
+        assert [(one.level, one.id) for one in await engine.budgets()] == [("agent", "looker")]
+    assert [event.by for event in seen if isinstance(event, AwaitClosed)] == ["ann"]
+
+
+def test_a_limit_is_raised_in_code_without_a_loop() -> None:
+    with Agent(_looks(2), tools=[look], budget=ASKS).stream_sync("Look.") as run:
+        assert any(isinstance(event, AwaitOpened) for event in run)
+        [budget] = run.budgets()
+        assert budget.level == "run" and run.set_budget(Budget(calls=5)).limits[0].limit == 5
+        assert run.result().text == "done"
 
 
 async def test_a_run_answers_once_more_when_its_budget_is_used_up() -> None:

@@ -16,7 +16,6 @@ from weftline.agent.models import Models
 from weftline.errors import NotFound, StoreError
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
-from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -255,11 +254,11 @@ async def test_models_that_single_runs_bring_are_forgotten() -> None:
 async def test_an_engine_that_could_not_be_opened_leaves_its_store_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(self: EmbeddedEngine, slug: str) -> int:
+    def fails(slug: str, *, now: int) -> int:
         raise StoreError("The disk is full.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(EmbeddedEngine, "workspace", fails)
+        patched.setattr("weftline.store.records.workspaces.ensure", fails)
         with pytest.raises(StoreError, match="full"):
             async with Engine(tmp_path):
                 pass

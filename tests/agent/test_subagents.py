@@ -37,7 +37,6 @@ from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids, recovery, residents
-from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.lineage import Lineage
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -780,10 +779,8 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
             run = await engine.start(agent, "Go.")
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
-            host = await engine.runtime()
-            assert isinstance(host, EmbeddedEngine)
-            live = await host._residents.load(await engine.locate(run.id))  # pyright: ignore[reportPrivateUsage]
-            host._recovery._give_up(live)  # pyright: ignore[reportPrivateUsage]
+            host: Any = await engine.runtime()
+            host._recovery._give_up(await host._residents.load(await engine.locate(run.id)))
             with pytest.raises(RunFailed):
                 await run.result()
         async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:

@@ -9,6 +9,8 @@ from pathlib import Path
 from commands import weftline
 from weftline.testing import ServerProcess
 
+from .conftest import started
+
 Env = Mapping[str, str | None]
 
 
@@ -31,7 +33,7 @@ def test_limits_are_set_listed_and_cleared(env: Env, server: ServerProcess) -> N
     for option, amount, words in [
         ("--usd", "1e308", "must be at most 1,000,000"),
         ("--usd", "1e-12", "must be 0, or at least 0.000000001"),
-        ("--usd", "nan", "limits.0.limit"),
+        ("--usd", "nan", "limits[0].limit"),
         ("--calls", str(10**30), "must be at most 1,000,000,000,000,000"),
     ]:
         wrong = weftline("budgets", "set", "--workspace", "acme", option, amount, env=env)
@@ -46,3 +48,21 @@ def test_a_list_that_is_piped_has_the_id_of_each_budget_once(env: Env, server: S
     for limits in (["--tokens", "5", "--calls", "7", "--agent", agent], ["--calls", "9"]):
         assert weftline("budgets", "set", "--workspace", "acme", *limits, env=env).code == 0
     assert weftline("budgets", "list", "--workspace", "acme", env=env).out.split() == [agent, "workspace"]
+    for level in (["--agent", agent], []):
+        assert weftline("budgets", "clear", "--workspace", "acme", *level, env=env).code == 0
+
+
+def test_a_run_that_asks_goes_on_when_its_limit_is_raised(env: Env, server: ServerProcess) -> None:
+    here = {**env, "WEFTLINE_DB": str(server.db)}
+    run = started(env, "hello", budget={"tokens": 1, "onExceeded": "ask"})
+    raised = weftline("budgets", "set", "--workspace", "acme", "--run", run, "--tokens", "100000", env=here)
+    assert raised.out == f"{run}\n"
+    followed = weftline("runs", "follow", run, env=env)
+    assert followed.code == 0 and "Hello" in followed.out
+    both = weftline("budgets", "set", "--workspace", "acme", "--run", run, "--agent", "x", "--calls", "1", env=here)
+    assert both.code == 2 and "one of --agent, --session and --run" in both.err
+    over = weftline("budgets", "clear", "--workspace", "acme", "--run", run, env=here)
+    assert over.code == 1 and "The run has ended" in over.err
+    unknown = weftline("budgets", "list", "--workspace", "acme", "--run", "run_1abcdefabcdef", env=here)
+    assert unknown.code == 1 and "There is no such run." in unknown.err
+    assert weftline("awaits", "--kind", "budget", "--run", run, env=env).out == ""

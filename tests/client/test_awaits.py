@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.json import decode, encode
 
-from weftline.client import AsyncClient, AsyncRun, BadRequest, Client, Conflict, NotFound, server_tool
+from weftline.client import AsyncClient, AsyncRun, BadRequest, BudgetLimit, Client, Conflict, NotFound, server_tool
 from weftline.events import AwaitClosed, AwaitOpened, CallOpened, MessagesTaken, RunPaused, RunResumed
 
 TOOLS = [server_tool("ask_user"), server_tool("present_plan")]
@@ -55,6 +55,20 @@ async def test_a_question_is_seen_listed_and_answered(client: AsyncClient) -> No
         assert (closed.id, closed.outcome, closed.by) == (event.id, "answered", answered.by)
         with pytest.raises(Conflict):
             await client.answer_await(run.id, event.id, "answered", value="red")
+
+
+async def test_a_run_goes_on_when_its_limit_is_raised(client: AsyncClient) -> None:
+    async with await client.start(
+        "hi", model_id="scripted:plan", tools=TOOLS, budget={"tokens": 1, "onExceeded": "ask"}
+    ) as run:
+        assert (await asked(run)).kind == "budget"
+        budget = await client.budgets.set("run", run.id, limits=[BudgetLimit("tokens", 100_000)])
+        assert (budget.level, budget.id, budget.limits[0].limit) == ("run", run.id, 100_000)
+        async for event in run.events():
+            if isinstance(event, AwaitClosed):
+                assert (event.outcome, event.by) == ("approved", budget.limits[0].set_by)
+                break
+        await run.cancel()
 
 
 async def test_a_run_is_paused_and_resumed_with_words_for_the_model(client: AsyncClient) -> None:

@@ -20,7 +20,8 @@ from weftline.kernel.entries import CallOpened, decode_fact
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
-from weftline.runtime.embedded import EmbeddedEngine as Engine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store
 from weftline.store.base import LogReader
 from weftline.tools.base import ToolOutput
@@ -35,7 +36,7 @@ async def main(store: Path, scripts: Path, done: set[str]) -> None:
     transport = AiohttpTransport()
     models = Config().catalog(transport=transport, scripted=ScriptedProvider(load_scripts(scripts)))
     opened = open_store(store)
-    engine = await Engine(opened, models=models).start()
+    engine = await new_engine(opened, models=models).start()
     for step in STEPS:
         if step not in done:
             await take(engine, opened.log, step)
@@ -45,7 +46,7 @@ async def main(store: Path, scripts: Path, done: set[str]) -> None:
     await transport.aclose()
 
 
-async def take(engine: Engine, log: LogReader, step: str) -> None:
+async def take(engine: OwnedEngine, log: LogReader, step: str) -> None:
     match step:
         case "created":
             if await log.run(RUN) is None:
@@ -71,7 +72,7 @@ async def take(engine: Engine, log: LogReader, step: str) -> None:
             await seen(engine, "run.ended")
 
 
-async def seen(engine: Engine, kind: str) -> None:
+async def seen(engine: OwnedEngine, kind: str) -> None:
     """Returns when the run's log has shown an entry of that kind."""
     follower = engine.follow(RUN, "run_of_this_process")
     try:

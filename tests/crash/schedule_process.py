@@ -15,7 +15,8 @@ from msgspec.json import decode, encode
 
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.server.scheduled import TIME_KEY, checked_work, start, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
@@ -42,7 +43,7 @@ class Caller(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    engine: EmbeddedEngine
+    engine: OwnedEngine
     workspaces: Workspaces
 
 
@@ -52,7 +53,7 @@ async def main(folder: Path, hours: int) -> None:
     models = Catalog()
     models.add(ScriptedProvider(parse_scripts(b'{"hello": {"turns": [{"text": "hello"}]}}')))
     at = Workspaces(store.records, store.vault, clock)
-    async with EmbeddedEngine(store, models=models, clock=clock) as engine:
+    async with new_engine(store, models=models, clock=clock) as engine:
         space = await workspaces.ensure(at, "acme")
         if not await schedules.visible(at, Caller(space)):
             work, _, _ = await checked_work(at, Caller(space), encode(SPEC), requested_by="")

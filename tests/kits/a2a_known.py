@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 _NOTIFICATION = (
-    "The request has no id, so it is a notification, and JSON-RPC forbids an answer to one, also an error; the kit "
-    "waits for one."
+    "The request has no id, so it is a notification, and JSON-RPC forbids a response to one, even an error; the "
+    "kit waits for one."
 )
 _AGENT = (
-    "The kit asks for an agent that was written for it: one whose answer is {0}. No sentence of the specification asks "
-    "for that. Agents of Weftline answer with text, or with data if they have an output schema."
+    "The kit needs an agent that was written for it, whose answer is {0}. The specification does not require "
+    "that. Weftline's agents answer with text, or with data if they have an output schema."
 )
 
 KNOWN: dict[str, dict[str, str]] = {
@@ -16,25 +16,25 @@ KNOWN: dict[str, dict[str, str]] = {
         "test_json_rpc_compliance::test_rejects_invalid_json_rpc_requests[invalid_request2--32601]": _NOTIFICATION,
         "test_json_rpc_compliance::test_rejects_invalid_json_rpc_requests[invalid_request4--32602]": _NOTIFICATION,
         "test_error_validation_enhanced::test_invalid_method_error_validation": (
-            "The kit hands a whole request over as the name of the method, and so sends an object where a string must "
-            "be. That is an invalid request (-32600), not an unknown method."
+            "The kit passes a whole request as the name of the method, so it sends an object instead of a string."
+            " That is an invalid request (-32600), not an unknown method."
         ),
         "test_agent_card_security::test_public_agent_card_access_control": (
-            "The kit gets the card from the address of the JSON-RPC endpoint, without a credential. The card is at "
-            "/.well-known/agent-card.json, and it may be protected."
+            "The kit fetches the card from the URL of the JSON-RPC endpoint, without a credential. The card is at"
+            " /.well-known/agent-card.json, and it may be protected."
         ),
         "test_agent_card_security::test_sensitive_information_protection": (
-            "The kit takes the address of the server for a secret, because the server that it tests is on 127.0.0.1."
+            "The kit mistakes the server's address for a secret, because the server is on 127.0.0.1."
         ),
         "test_multi_transport_equivalence::test_agent_card_access_equivalence": (
-            "The kit reads the card with agent/getAuthenticatedExtendedCard, although the card says that there is no "
-            "extended one."
+            "The kit reads the card with agent/getAuthenticatedExtendedCard, although the card says that there is"
+            " no extended card."
         ),
     },
     "1.0": {
         "test_requirements::test_must_requirement[CORE-SEND-003-jsonrpc]": (
-            "The kit sends a file of an unsupported type, for which ContentTypeNotSupportedError must be the answer, "
-            "and then fails because it was not a success."
+            "The kit sends a file of an unsupported type, which must be refused with "
+            "ContentTypeNotSupportedError, and then fails because the call did not succeed."
         ),
         "TestFileArtifact::test_task_has_file_artifact[jsonrpc]": _AGENT.format("a file"),
         "TestFileUrlArtifact::test_task_has_file_url_artifact[jsonrpc]": _AGENT.format("the address of a file"),

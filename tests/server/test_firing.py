@@ -18,7 +18,8 @@ from weftline.errors import InvalidRequest, RateLimited, StoreError
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
@@ -62,7 +63,7 @@ async def never(row: ScheduleRow, time: int) -> str | None:
 
 
 class Host:
-    def __init__(self, engine: EmbeddedEngine, at: Workspaces) -> None:
+    def __init__(self, engine: OwnedEngine, at: Workspaces) -> None:
         self.engine = engine
         self.workspaces = at
         self.alarm = ScheduleAlarm(at, start=partial(start, self), started=partial(started, self))
@@ -90,7 +91,7 @@ def models() -> Catalog:
 @asynccontextmanager
 async def opened(folder: Path, clock: Clock) -> AsyncGenerator[Host]:
     store = open_store(folder / "store")
-    async with EmbeddedEngine(store, models=models(), clock=clock) as engine:
+    async with new_engine(store, models=models(), clock=clock) as engine:
         host = Host(engine, Workspaces(store.records, store.vault, clock))
         host.space = await workspaces.ensure(host.workspaces, "acme")
         yield host

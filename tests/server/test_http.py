@@ -14,7 +14,7 @@ import pytest
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.embedded import EmbeddedEngine as Engine
+from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
@@ -91,7 +91,7 @@ async def test_an_unexpected_failure_is_told_in_the_one_shape_and_only_the_log_h
     transport = AiohttpTransport()
     models = Config().catalog(transport=transport, scripted=ScriptedProvider(parse_scripts(b"{}")))
     store = MemoryStore()
-    async with Engine(store, models=models) as engine:
+    async with new_engine(store, models=models) as engine:
         routes = [Route("GET", "/broken", broken, access="public")]
         app = App(engine, store, WorkspaceCatalogs(models), routes)
         await app({"type": "http", "method": "GET", "path": "/broken", "headers": []}, receive, send)

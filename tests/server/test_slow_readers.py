@@ -18,10 +18,10 @@ from weftline.net.transport import AiohttpTransport
 from weftline.plan import RunPlan
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import parse_scripts
-from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.engine import EntryBatch
+from weftline.runtime.engine import EntryBatch, OwnedEngine
 from weftline.runtime.hub import PAGE_BYTES, QUEUE_BYTES, Hub
 from weftline.runtime.ids import parse
+from weftline.runtime.new_engine import new_engine
 from weftline.server.http import FLOW, Request
 from weftline.server.protocol import WRITE_BYTES, _Corked  # pyright: ignore[reportPrivateUsage]
 from weftline.server.sse import Backlog, send_events
@@ -88,7 +88,7 @@ class Reads:
 class World:
     """An engine with one run of some thousand events that has ended."""
 
-    def __init__(self, engine: EmbeddedEngine, store: MemoryStore, run_id: str) -> None:
+    def __init__(self, engine: OwnedEngine, store: MemoryStore, run_id: str) -> None:
         self.engine = engine
         self.store = store
         self.run_id = run_id
@@ -112,7 +112,7 @@ async def new_world() -> AsyncGenerator[World]:
     models = Config().catalog(transport=transport, scripted=ScriptedProvider(parse_scripts(SCRIPTS)))
     store = MemoryStore()
     plan = RunPlan(model="scripted:long", messages=(User.of("go"),))
-    async with EmbeddedEngine(store, models=models) as engine:
+    async with new_engine(store, models=models) as engine:
         run_id = await engine.create(await engine.workspace("acme"), plan)
         it = World(engine, store, run_id)
         await it.whole()

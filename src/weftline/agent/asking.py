@@ -31,8 +31,9 @@ class Await(Struct, frozen=True, kw_only=True):
     run_id: str
     id: str
     kind: AwaitKind
-    """`confirm`, `question`, `plan`, `clarification`, `doubt`: what became of a call that a crash cut off, or `deploy`:
-    whether the run may go on with other code than before. `args` then has what has changed, and there is no call."""
+    """`confirm`, `question`, `plan`, `clarification`, `doubt`: what became of a call that a crash cut off,
+    `deploy`: whether the run may go on with other code than before, or `budget`: whether a limit is raised. For the
+    last two there is no call, and `args` has what has changed, or the limit and what is spent of it."""
     question: str
     name: str
     """The tool's."""

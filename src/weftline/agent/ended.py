@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weftline.replay.importing import Imported
     from weftline.replay.replaying import Replayed
     from weftline.runtime.calls import LoggedCall
-    from weftline.runtime.embedded import EmbeddedEngine
+    from weftline.runtime.engine import Engine as Runtime
 
 T = TypeVar("T")
 _PAGE = 200
@@ -40,7 +40,7 @@ class EndedRuns:
         @property
         def agents(self) -> dict[str, Definition[Any, Any]]: ...
         async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-        async def runtime(self) -> EmbeddedEngine: ...
+        async def runtime(self) -> Runtime: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
         async def begin_fork(
             self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges

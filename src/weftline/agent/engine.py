@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
+from weftline.agent.budgeted import BudgetedRuns
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
@@ -43,8 +44,10 @@ from weftline.plan import RunPlan
 from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine as Runtime
+from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store
 from weftline.store.memory import MemoryStore
@@ -66,7 +69,7 @@ _NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns, PromptedRuns):
+class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
 
     `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
@@ -104,7 +107,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         self._companions: list[Companion] = []
         self._guests = AsyncExitStack()
         """What was opened along with the engine, and is closed before it."""
-        self._host: EmbeddedEngine | None = None
+        self._host: OwnedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._workspace = 0
@@ -181,7 +184,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
 
     async def _open_on(self, store: Store) -> None:
         models: Catalog | WorkspaceCatalogs = self._models.catalog
-        self.workspaces = Workspaces(store.records, store.vault, SystemClock())
+        self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
         if self.durable:
             from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
 
@@ -190,7 +193,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
-        host = EmbeddedEngine(store, models=models, tools=self._tools, limits=limits)
+        host = new_engine(store, models=models, tools=self._tools, limits=limits)
         self._tools.facts_around = partial(facts_around, host)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
@@ -263,7 +266,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         """Like `alongside`, but once, in an engine that is open."""
         await self._guests.enter_async_context(companion())
 
-    async def runtime(self) -> EmbeddedEngine:
+    async def runtime(self) -> Runtime:
         """The runtime below; on any other loop, a proxy that forwards calls to it.
 
         Raises `Conflict` unless the engine is open, in this process.
@@ -271,14 +274,14 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns):
         host, loop = self._opened()
         if loop is asyncio.get_running_loop():
             return host
-        return cast("EmbeddedEngine", LoopProxy(host, loop))
+        return cast("Runtime", LoopProxy(host, loop))
 
     async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Carries out `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
 
-    def _opened(self) -> tuple[EmbeddedEngine, asyncio.AbstractEventLoop]:
+    def _opened(self) -> tuple[OwnedEngine, asyncio.AbstractEventLoop]:
         if self._host is None or self._loop is None:
             raise Conflict("This engine is not open: use it in `async with Engine(…) as engine`.")
         if self._pid != os.getpid():

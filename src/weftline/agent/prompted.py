@@ -12,7 +12,7 @@ from weftline.runtime import ids
 from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
-    from weftline.runtime.embedded import EmbeddedEngine
+    from weftline.runtime.engine import Engine as Runtime
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class PromptedRuns:
     if TYPE_CHECKING:
 
         async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-        async def runtime(self) -> EmbeddedEngine: ...
+        async def runtime(self) -> Runtime: ...
         def thread(self, name: str) -> Thread: ...
 
     async def override_prompt(

@@ -6,7 +6,7 @@ from collections import deque
 
 from weftline.kernel.entries import KIND, CallStarted, decode_fact
 from weftline.runtime import ids
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine
 from weftline.store.memory import MemoryStore
 
 MAX_RETAINED = 64
@@ -21,14 +21,14 @@ class RetainedRuns:
         self._store = store
         self._keys: deque[int] = deque()
 
-    async def add(self, host: EmbeddedEngine, key: int) -> None:
+    async def add(self, host: Engine, key: int) -> None:
         self._keys.append(key)
         if len(self._keys) > MAX_RETAINED:
             for old in await _with_children(host, self._keys.popleft()):
                 self._store.remove_run(old)
 
 
-async def _with_children(host: EmbeddedEngine, key: int) -> list[int]:
+async def _with_children(host: Engine, key: int) -> list[int]:
     """A run and all runs below it."""
     found = [key]
     for fact in await host.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):

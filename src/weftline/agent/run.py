@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.bubbling import Cursor, with_children
+from weftline.agent.budget import Budget
+from weftline.agent.budgeted import BudgetUse
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
 from weftline.agent.profiled import Profile, classes_of, profiled_events, projection_of
@@ -58,6 +60,9 @@ class Host(Protocol):
     def fault_of(self, run_id: str) -> BaseException | None:
         """What the agent's own code raised here, if the run failed with that."""
         ...
+
+    async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]: ...
+    async def set_budget(self, budget: Budget | None = None, *, run_id: str | None = None, by: str) -> BudgetUse: ...
 
     async def history_of(self, run_id: str, upto: int) -> Sequence[Message]:
         """The first messages of the run's thread."""
@@ -193,6 +198,20 @@ class Run(Generic[OutputT]):
         host = await self._engine.runtime()
         heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
         return usage_by_model([decode_fact.decode(head) for head in heads])
+
+    async def budgets(self) -> list[BudgetUse]:
+        """The budgets that apply to the run, nearest first: each limit with what is spent and reserved."""
+        return await self._engine.budgets(run_id=self.id)
+
+    async def set_budget(self, budget: Budget | None, *, by: str = NAMELESS) -> BudgetUse:
+        """Replaces the run's own limits, from its next call on; None restores those that it was started with.
+
+        If the run waits because a call did not fit, it continues once that limit is raised. `by` is who raised it,
+        which the log keeps. The limits of its thread, agent and workspace are set with `Engine.set_budget`.
+
+        Raises `Conflict` if the run has ended, or was started without a budget.
+        """
+        return await self._engine.set_budget(budget, run_id=self.id, by=by)
 
     async def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
         """Hands a message to the run at its next turn; calls that have not begun by then are skipped.

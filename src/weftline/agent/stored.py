@@ -21,6 +21,7 @@ class StoredThings:
     """`own` are the tools that runs may name because they are this process's; more can be added to it."""
 
     def __init__(self, store: Store, workspaces: Workspaces, *, models: Catalog, own: Mapping[str, Tool]) -> None:
+        self.store = store
         egress = egress_from({})
         self._transport = AiohttpTransport(check=egress.check)
         self.dialer = Dialer(egress)

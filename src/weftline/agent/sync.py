@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
+from weftline.agent.budget import Budget
+from weftline.agent.budgeted import BudgetUse
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
 from weftline.agent.saved import SavedMessage
@@ -115,6 +117,12 @@ class SyncRun(Generic[OutputT]):
 
     def provide(self, await_id: str, results: Sequence[Provided]) -> None:
         self._loop.run(self._run.provide(await_id, results))
+
+    def budgets(self) -> list[BudgetUse]:
+        return self._loop.run(self._run.budgets())
+
+    def set_budget(self, budget: Budget | None, *, by: str = "library") -> BudgetUse:
+        return self._loop.run(self._run.set_budget(budget, by=by))
 
     def below(self, run_id: str) -> SyncRun[object]:
         return SyncRun(self._loop, self._run.below(run_id))

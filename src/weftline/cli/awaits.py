@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from weftline.cli.output import DB, JSON, show_all
 from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.kernel.words import AwaitKind
 
 
 class _ListsByDefault(click.Group):
@@ -26,9 +28,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--kind", type=click.Choice(["confirm", "question", "plan", "doubt", "clarification", "deploy"]), help="Only these."
-)
+@click.option("--kind", type=click.Choice(get_args(AwaitKind)), help="Only these.")
 @click.option("--run", metavar="RUN", help="Only what this run, and those below it, ask.")
 @click.option("--agent", metavar="NAME", help="Only what runs of this agent ask.")
 @click.option("--name", metavar="TOOL", help="Only about calls of this tool.")

@@ -14,6 +14,7 @@ from weftline.cli.resource import WORKSPACE
 
 AGENT = click.option("--agent", help="The budget of an agent, by its id or slug.")
 SESSION = click.option("--session", help="The budget of a session, by its id.")
+RUN = click.option("--run", help="The budget of a run that was started with one, by its id.")
 
 
 @click.group()
@@ -25,6 +26,7 @@ def command() -> None:
 @WORKSPACE
 @AGENT
 @SESSION
+@RUN
 @click.option("--usd", type=float, metavar="DOLLARS", help="What model calls may cost.")
 @click.option("--tokens", type=int, metavar="COUNT", help="What models may read and write.")
 @click.option("--seconds", type=float, metavar="SECONDS", help="How long model and tool calls may take.")
@@ -42,6 +44,7 @@ def _set(
     workspace: str,
     agent: str | None,
     session: str | None,
+    run: str | None,
     usd: float | None,
     tokens: int | None,
     seconds: float | None,
@@ -51,7 +54,10 @@ def _set(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Set the limits of a workspace, an agent or a session, in place of those that it has."""
+    """Set the limits of a workspace, an agent, a session or a run, in place of those that it has.
+
+    A run that waits because a call did not fit continues if its limit is raised.
+    """
     given = {"usd": usd, "tokens": tokens, "seconds": seconds, "calls": calls}
     limits = [
         {"unit": unit, "limit": amount, "period": per or "total", "onExceeded": on_exceeded}
@@ -60,18 +66,19 @@ def _set(
     ]
     if not limits:
         raise click.UsageError("Give at least one of --usd, --tokens, --seconds and --calls.")
-    _replace(db, workspace, agent, session, limits, as_json=as_json)
+    _replace(db, workspace, {"agent": agent, "thread": session, "run": run}, limits, as_json=as_json)
 
 
 @command.command()
 @WORKSPACE
 @AGENT
 @SESSION
+@RUN
 @DB
 @JSON
-def clear(workspace: str, agent: str | None, session: str | None, db: Path, as_json: bool) -> None:
-    """Remove the limits of a workspace, an agent or a session."""
-    _replace(db, workspace, agent, session, [], as_json=as_json)
+def clear(workspace: str, agent: str | None, session: str | None, run: str | None, db: Path, as_json: bool) -> None:
+    """Remove the limits of a workspace, an agent or a session; a run then has those that it was started with."""
+    _replace(db, workspace, {"agent": agent, "thread": session, "run": run}, [], as_json=as_json)
 
 
 @command.command("list")
@@ -110,14 +117,14 @@ def _name(budget: dict[str, Any]) -> str:
 
 
 def _replace(
-    db: Path, workspace: str, agent: str | None, session: str | None, limits: list[dict[str, Any]], *, as_json: bool
+    db: Path, workspace: str, of: dict[str, str | None], limits: list[dict[str, Any]], *, as_json: bool
 ) -> None:
+    """`of` has the id of what is meant, by its level; without one it is the workspace."""
     from weftline.cli.admin import administer
 
-    if agent is not None and session is not None:
-        raise click.UsageError("Give --agent or --session, not both.")
-    level = "agent" if agent is not None else "workspace" if session is None else "thread"
-    id = agent if agent is not None else session
-    budget = {"level": level, "limits": limits} | ({} if id is None else {"id": id})
-    made = administer(db, "budgets.set", workspace=workspace, budget=budget)
+    given = [(level, id) for level, id in of.items() if id is not None]
+    if len(given) > 1:
+        raise click.UsageError("Give one of --agent, --session and --run.")
+    about = {"level": given[0][0], "id": given[0][1]} if given else {"level": "workspace"}
+    made = administer(db, "budgets.set", workspace=workspace, budget={**about, "limits": limits})
     click.echo(json.dumps(made) if as_json else _name(made))

@@ -19,8 +19,8 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine
+from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
@@ -74,7 +74,7 @@ async def local_engine(
             stack.push_async_callback(catalogs.aclose)
             dialled = DialledTools(available, records=store.records, vault=store.vault, dialer=peers)
             stack.push_async_callback(dialled.aclose)
-            engine = EmbeddedEngine(
+            engine = new_engine(
                 store,
                 models=catalogs,
                 tools=dialled,

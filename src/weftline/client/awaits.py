@@ -24,7 +24,8 @@ class Await(Struct, frozen=True, rename="camel"):
     id: str
     run_id: str
     kind: str
-    """`confirm`, `question`, `plan`, `clarification`, `deploy`, or `doubt`: what became of a call that was cut off."""
+    """`confirm`, `question`, `plan`, `clarification`, `deploy`, `budget`, or `doubt`: what became of a call that was
+    cut off."""
     question: str = ""
     name: str = ""
     """The tool's."""

@@ -1,4 +1,4 @@
-"""Budgets: what a workspace, an agent or a session may spend, and what it has."""
+"""Budgets: what a workspace, an agent, a session or a run may spend, and what it has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Level: TypeAlias = Literal["workspace", "agent", "thread"]
+Level: TypeAlias = Literal["workspace", "agent", "thread", "run"]
 
 
 class BudgetLimit(Struct, frozen=True, rename="camel"):
@@ -34,8 +34,8 @@ class BudgetLimit(Struct, frozen=True, rename="camel"):
     period: str = "total"
     """`total`, or `day` or `month` of UTC for a workspace or an agent."""
     on_exceeded: str = "final_turn"
-    """What becomes of a run whose next call does not fit: it answers in one more turn without tools, or fails
-    (`stop`)."""
+    """What becomes of a run whose next call does not fit: it answers in one more turn without tools, fails (`stop`), or
+    waits until somebody raises the limit (`ask`)."""
     spent: float = 0
     reserved: float = 0
     """For calls that are under way."""
@@ -71,12 +71,14 @@ class AsyncBudgets:
         return decoded(await self._http.call("GET", "/budgets"), _Budgets).budgets
 
     async def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
-        """Replaces the limits of the workspace, an agent or a session; with none, it is unlimited.
+        """Replaces the limits of the workspace, an agent, a session or a run; with none, it is unlimited.
 
-        They hold from the next call of every run on. What was spent before the first limit is not counted.
+        They apply from the next call of every run. A run that waits because a call did not fit continues if its limit
+        is raised. What was spent before the first limit is not counted. A run must have been started with a budget;
+        with no limits it has that one again.
 
         Args:
-            id: Of the agent (or its slug), or of the session (level `thread`).
+            id: Of the agent (or its slug), the session (level `thread`) or the run.
             limits: `unit`, `limit`, `period` and `on_exceeded` of each.
         """
         given = [
@@ -106,7 +108,7 @@ class Budgets:
         return self._wait(self._core.list())
 
     def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
-        """Replaces the limits of the workspace, an agent or a session; with none, it is unlimited."""
+        """Replaces the limits of the workspace, an agent, a session or a run; with none, it is unlimited."""
         return self._wait(self._core.set(level, id, limits=limits))
 
     def of_run(self, run_id: str) -> tuple[Budget, ...]:

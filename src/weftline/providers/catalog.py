@@ -198,10 +198,7 @@ class Catalog:
         try:
             self.resolve(default)
         except WeftlineError as error:
-            named = [one for one in self._unavailable if one.name == default.partition(":")[0]]
-            reasons = [f"The provider {one.name!r} is not available: {one.reason}" for one in named]
-            message = " ".join([f"default_model: {error.message}", *reasons])
-            raise InvalidRequest(message, code=error.code, **error.details) from None
+            raise InvalidRequest(f"default_model: {error.message}", code=error.code, **error.details) from None
 
     def unused_prices(self) -> list[PriceOverride]:
         """Prices that the configuration gives for models that no provider of it has."""
@@ -250,8 +247,7 @@ class Catalog:
             named = model_id.partition(":")[0]
             for absent in self._unavailable:
                 if absent.name == named and named not in self._offers:
-                    reason = f"the provider {named} cannot be used here ({absent.reason.rstrip('.')})"
-                    raise self._invalid(f"There is no model {model_id!r}: {reason}.", nearest)
+                    raise self._invalid(f"The model {model_id!r} is not available: {absent.reason}", nearest)
             near = did_you_mean(model_id, nearest[:5]) or did_you_mean(
                 named, [one.name for one in self._unavailable if ":" in model_id]
             )

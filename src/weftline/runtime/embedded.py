@@ -40,7 +40,7 @@ from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import CreateOptions, Leased, Observer, Resumed
+from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.finding import given_key
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
@@ -51,7 +51,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.provided import Provided
+from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -68,8 +68,6 @@ from weftline.store.records import workspaces
 from weftline.tools.base import Tool, ToolOutput
 
 logger = logging.getLogger(__name__)
-
-DRAIN_S = 30.0
 
 
 class EmbeddedEngine(StoredRuns):
@@ -168,7 +166,7 @@ class EmbeddedEngine(StoredRuns):
         )
         opener.family = creator.residents = self._residents
         if isinstance(self._tools, EndListener):
-            self._residents.on_unopened_end = partial(_notify_end, self._tools)
+            self._residents.commits.on_unopened_end = partial(_notify_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -246,7 +244,9 @@ class EmbeddedEngine(StoredRuns):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.stop()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
@@ -255,7 +255,7 @@ class EmbeddedEngine(StoredRuns):
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
-        self._residents.on_ended = ended
+        self._residents.commits.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
@@ -337,12 +337,13 @@ class EmbeddedEngine(StoredRuns):
         await_id: str,
         results: Sequence[Provided],
         *,
+        faults: Faults = NO_FAULTS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
-            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
+            key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(

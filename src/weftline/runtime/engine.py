@@ -7,7 +7,8 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -21,7 +22,7 @@ from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
-from weftline.runtime.provided import Provided
+from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -29,6 +30,8 @@ from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
 
+DRAIN_S = 30.0
+"""How long work under way may take to finish when an engine is stopped."""
 QUIET_BEATS = 3
 """A follower that has had nothing for so many beats in a row is woken: between two and three intervals, never more."""
 
@@ -226,13 +229,15 @@ class Engine(Protocol):
         await_id: str,
         results: Sequence[Provided],
         *,
+        faults: Faults = NO_FAULTS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, together: they are taken as a whole, in
         the order of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, `NotFound`
+        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, the `faults` that
+        whoever read them has found included, `NotFound`
         (`unknown_await`) if no call of this turn waits for a result, and `Conflict` (`run_terminal`) once it has ended;
         the rest is as in `answer`.
         """
@@ -440,3 +445,36 @@ class Engine(Protocol):
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
         """Cancels all runs of a thread that has ended, newest first."""
         ...
+
+
+class OwnedEngine(Engine, Protocol):
+    """An engine, for whoever opened it: it has a beginning and an end as well."""
+
+    async def start(self) -> Self:
+        """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
+        ...
+
+    async def workspace(self, slug: str) -> int:
+        """The key of a workspace, which is created if it is new."""
+        ...
+
+    async def drain(self, drain_s: float) -> None:
+        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        ...
+
+    async def cut(self) -> bool:
+        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+
+        Returns False if the store refused some of it to the last.
+        """
+        ...
+
+    async def stop(self, *, drain_s: float = DRAIN_S) -> None:
+        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None: ...

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.replay.refusing import find_run
+from weftline.agent.budget_views import find_run
 from weftline.runtime.names import StoredNames
 from weftline.server import budget_views
 from weftline.server.schemas.budgets import BudgetUse, budget_json, parse_budget
@@ -57,6 +57,6 @@ async def list_budgets(
     if run is None:
         found = await budget_views.of_workspace(at, caller, logs)
     else:
-        row = await find_run(store.log, run, workspace=caller.workspace)
+        row = await find_run(store.log, caller, run)
         found = await budget_views.of_run(at, logs, row)
     return BudgetPage([budget_json(one) for one in found])

@@ -19,7 +19,7 @@ from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
 from weftline.server.code_agents import code_agents
 from weftline.server.control import Control
@@ -65,7 +65,7 @@ class Mounted:
             raise InvalidRequest(f"public_url: {public_url!r} is not an http or https address.") from None
         self._engine = engine
         self._app: App | None = None
-        self._left: EmbeddedEngine | None = None
+        self._left: Runtime | None = None
         """The runtime that this served until it was closed; one that is opened again has another."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
@@ -118,7 +118,8 @@ class Mounted:
     async def _served(self) -> AsyncGenerator[None]:
         """All that goes on beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
         engine = self._engine
-        host, store, stored = await engine.runtime(), engine.store, engine.stored
+        host, stored = await engine.runtime(), engine.stored
+        store = stored.store
         models = {name: await engine.model_id(agent.model) for name, agent in engine.agents.items()}
         pages = Dialer(egress_from({}))
         engine.own_tools.update(server_tools(None, pages=pages))

@@ -33,8 +33,8 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.embedded import DRAIN_S, EmbeddedEngine
-from weftline.runtime.engine import Engine
+from weftline.runtime.engine import DRAIN_S, Engine
+from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
 from weftline.server.code_agents import AgentModels, code_agents
@@ -212,7 +212,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
         logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
-    engine = EmbeddedEngine(
+    engine = new_engine(
         store,
         models=catalogs,
         tools=tools,

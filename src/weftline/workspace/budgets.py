@@ -27,6 +27,7 @@ from weftline.store.records import agents as agent_records
 from weftline.store.records import budgets
 from weftline.store.records import threads as thread_records
 from weftline.workspace import agents, threads
+from weftline.workspace.code_agents import STORED_ID
 from weftline.workspace.context import Caller, Change, Workspaces
 
 PERIODIC: tuple[Level, ...] = ("workspace", "agent")
@@ -105,11 +106,12 @@ async def of(at: Workspaces, about: Subject, rules: Mapping[str, BudgetRule] | N
     return await at.records.read(_budget(about, rules or {}, today=day_of(at.clock.now_us())))
 
 
-async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget]]:
+async def of_workspace(at: Workspaces, caller: Caller, *, any_code: bool = False) -> list[tuple[str, Budget]]:
     """Every account of the workspace with limits that the caller may see; its name comes first.
 
     Not those of agents that were deleted and sessions that have ended: their limits hold on for runs that are under
-    way, and nobody can set them any more.
+    way, and nobody can set them any more. `any_code`: what is no id of a stored agent is taken for the name of one
+    that is code.
     """
     today = day_of(at.clock.now_us())
 
@@ -119,17 +121,19 @@ async def of_workspace(at: Workspaces, caller: Caller) -> list[tuple[str, Budget
         for account in dict.fromkeys([limit.account for limit in found]):
             if caller.agents and _agent(account) not in caller.agents:
                 continue
-            if (yield from _is_there(at, account, workspace=caller.workspace)):
+            if (yield from _is_there(at, account, workspace=caller.workspace, any_code=any_code)):
                 by_account[account] = yield from _budget(Subject(account, _agent(account)), {}, today=today)
         return list(by_account.items())
 
     return await at.records.read(query())
 
 
-def _is_there(at: Workspaces, account: str, *, workspace: int) -> Query[bool]:
+def _is_there(at: Workspaces, account: str, *, workspace: int, any_code: bool) -> Query[bool]:
     match level_of(account):
         case "agent":
             id = _agent(account) or ""
+            if any_code and not STORED_ID.fullmatch(id):
+                return True
             return id in at.code or (yield from agent_records.by_id(id, workspace=workspace)) is not None
         case "thread":
             thread = yield from thread_records.by_key(int(account.partition(":")[2]))
@@ -161,9 +165,9 @@ def _check(level: Level, limits: Sequence[Limit]) -> None:
     seen: set[tuple[str, str]] = set()
     for place, limit in enumerate(limits):
         if limit.period != "total" and level not in PERIODIC:
-            issues.append(Issue(f"limits.{place}.period", f"a {level} has one budget for all of its time"))
+            issues.append(Issue(f"limits[{place}].period", f"a {level} has one budget for all of its time"))
         if (limit.unit, limit.period) in seen:
-            issues.append(Issue(f"limits.{place}", f"there are two limits in {limit.unit} for the same period"))
+            issues.append(Issue(f"limits[{place}]", f"there are two limits in {limit.unit} for the same period"))
         seen.add((limit.unit, limit.period))
     if issues:
         raise invalid(issues)

@@ -6,11 +6,11 @@ import asyncio
 
 from weftline.messages import User
 from weftline.plan import RunPlan
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import OwnedEngine
 from weftline.store.base import RunRow
 
 
-async def played(engine: EmbeddedEngine, workspace: int, model: str) -> RunRow:
+async def played(engine: OwnedEngine, workspace: int, model: str) -> RunRow:
     run = await engine.create(workspace, RunPlan(messages=(User.of("hi"),), model=model))
     key = await engine.locate(run, workspace=workspace)
     follower = engine.follow(key, run)

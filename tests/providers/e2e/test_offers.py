@@ -17,7 +17,8 @@ from weftline.providers.catalog import Catalog, build_catalog
 from weftline.providers.families import FAMILIES, ProviderSettings
 from weftline.providers.offers import Generated, Generates, builtin_tools, generate, streaming
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.embedded import EmbeddedEngine as Engine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.routes import ROUTES
@@ -76,14 +77,14 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-async def engine(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog]]:
+async def engine(store: MemoryStore) -> AsyncGenerator[tuple[OwnedEngine, Catalog]]:
     catalog = Catalog()
-    async with Engine(store, models=catalog) as engine:
+    async with new_engine(store, models=catalog) as engine:
         yield engine, catalog
     await catalog.aclose()
 
 
-async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
+async def run_of(engine: OwnedEngine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
     workspace = await engine.workspace("acme")
     row = await played(engine, workspace, model)
@@ -93,7 +94,9 @@ async def run_of(engine: Engine, model: str) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("provider", [InOnePiece(), Both(), Awaited()])
-async def test_a_provider_without_a_listing_runs_any_model(provider: Generates, engine: tuple[Engine, Catalog]) -> None:
+async def test_a_provider_without_a_listing_runs_any_model(
+    provider: Generates, engine: tuple[OwnedEngine, Catalog]
+) -> None:
     runner, catalog = engine
     catalog.add(provider, any_model=True)
     status, _ = await run_of(runner, f"{provider.name}:any")
@@ -108,7 +111,9 @@ async def test_a_provider_with_a_listing_is_in_the_catalog_with_its_capabilities
     await catalog.aclose()
 
 
-async def test_an_error_of_an_answer_in_one_piece_ends_the_run_with_its_class(engine: tuple[Engine, Catalog]) -> None:
+async def test_an_error_of_an_answer_in_one_piece_ends_the_run_with_its_class(
+    engine: tuple[OwnedEngine, Catalog],
+) -> None:
     runner, catalog = engine
     catalog.add(InOnePiece(answer=ProviderError("auth", "no key")), any_model=True)
     status, ended = await run_of(runner, "piece:any")
@@ -179,7 +184,7 @@ class Told(Both):
         return {"response_id": f"resp-{request.call_index}"}
 
 
-async def message_of(engine: Engine, store: MemoryStore) -> Any:
+async def message_of(engine: OwnedEngine, store: MemoryStore) -> Any:
     """The `assistant_message` of a run of `told:known`."""
     await run_of(engine, "told:known")
     turn = (await store.log.facts(1, kinds=("turn.completed",)))[0]
@@ -189,7 +194,7 @@ async def message_of(engine: Engine, store: MemoryStore) -> Any:
 
 
 @pytest.mark.requirement("provider.family.optional_methods")
-async def test_what_a_provider_offers_besides_is_used(engine: tuple[Engine, Catalog], store: MemoryStore) -> None:
+async def test_what_a_provider_offers_besides_is_used(engine: tuple[OwnedEngine, Catalog], store: MemoryStore) -> None:
     runner, catalog = engine
     catalog.add(Told())
     assert (await message_of(runner, store))["providerMetadata"] == {"response_id": "resp-0"}
@@ -200,7 +205,7 @@ async def test_what_a_provider_offers_besides_is_used(engine: tuple[Engine, Cata
 
 
 async def test_a_provider_that_fails_to_tell_about_its_answer_does_no_harm(
-    engine: tuple[Engine, Catalog], store: MemoryStore
+    engine: tuple[OwnedEngine, Catalog], store: MemoryStore
 ) -> None:
     runner, catalog = engine
     catalog.add(Told(fails=True))

@@ -15,7 +15,8 @@ import pytest
 from weftline.kernel import bodies
 from weftline.providers.base import Chunk, Finish, ModelRequest, ProviderError, TextDelta
 from weftline.providers.catalog import Catalog
-from weftline.runtime.embedded import EmbeddedEngine as Engine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.new_engine import new_engine
 from weftline.store.memory import MemoryStore
 from weftline.testing import ServerProcess
 
@@ -136,15 +137,15 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-async def catalog(store: MemoryStore) -> AsyncGenerator[tuple[Engine, Catalog, int]]:
+async def catalog(store: MemoryStore) -> AsyncGenerator[tuple[OwnedEngine, Catalog, int]]:
     catalog = Catalog()
-    async with Engine(store, models=catalog) as engine:
+    async with new_engine(store, models=catalog) as engine:
         workspace = await engine.workspace("acme")
         yield engine, catalog, workspace
     await catalog.aclose()
 
 
-async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
+async def finished(engine: OwnedEngine, workspace: int, model: str) -> tuple[str, list[bodies.FailedBody], Any]:
     """Runs `model` to its end: its status, the failures of its attempts, and its terminal entry."""
     row = await played(engine, workspace, model)
     entries = [await engine.entry(row.key, seq) for seq in range(1, row.next_seq)]
@@ -154,7 +155,7 @@ async def finished(engine: Engine, workspace: int, model: str) -> tuple[str, lis
     return row.status, [bodies.decode_failed(body) for body in failed], json.loads(last.head)
 
 
-async def test_a_provider_that_offers_only_a_name_and_a_stream_works(catalog: tuple[Engine, Catalog, int]) -> None:
+async def test_a_provider_that_offers_only_a_name_and_a_stream_works(catalog: tuple[OwnedEngine, Catalog, int]) -> None:
     engine, models, workspace = catalog
     models.add(Least("hello"), any_model=True)  # pyright: ignore[reportArgumentType]  # that it is less is the point
     status, _, _ = await finished(engine, workspace, "least:any")
@@ -162,7 +163,7 @@ async def test_a_provider_that_offers_only_a_name_and_a_stream_works(catalog: tu
 
 
 @pytest.mark.requirement("provider.error.classifier")
-async def test_a_providers_own_classifier_decides_on_its_failures(catalog: tuple[Engine, Catalog, int]) -> None:
+async def test_a_providers_own_classifier_decides_on_its_failures(catalog: tuple[OwnedEngine, Catalog, int]) -> None:
     engine, models, workspace = catalog
     for number, (answers, asked, code, provider_code) in enumerate(
         (

@@ -14,8 +14,8 @@ import pytest
 from weftline.config import Config
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.embedded import EmbeddedEngine as Engine
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
 from weftline.server.routes import ROUTES
@@ -79,7 +79,7 @@ async def world(
         transport=transport, scripted=ScriptedProvider(parse_scripts(json.dumps(SCRIPTS).encode()))
     )
     store = open_store(shutil.copytree(empty_store, tmp_path / "store"))
-    async with Engine(store, models=models, tools=tools, clock=clock, limits=limits) as engine:
+    async with new_engine(store, models=models, tools=tools, clock=clock, limits=limits) as engine:
         catalogs = WorkspaceCatalogs(models)
         app = App(engine, store, catalogs, ROUTES, options=options, read_document=read_document)
         yield World(app, store, clock)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from weftline.messages import OutputSchema
 from weftline.plan import LocalRef
-from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine
 from weftline.server.a2a.tasks import Task, read_task
 from weftline.store.memory import MemoryDisk
 
@@ -20,7 +20,7 @@ SCRIPTS: dict[str, Any] = {
 }
 
 
-async def task_of(engine: EmbeddedEngine, key: int) -> Task:
+async def task_of(engine: Engine, key: int) -> Task:
     row = await engine.row(key)
     assert row is not None
     return await read_task(engine, row)

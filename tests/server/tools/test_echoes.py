@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from weftline.testing import ServerProcess
 
@@ -23,7 +23,10 @@ HEADERS = {"X-Secret": f"Bearer {TOKEN}"}
 def sent(request: web.Request) -> str:
     """Everything secret in a request, as errors and debug pages like to show it."""
     values = [*request.headers.values(), request.raw_path, *request.query.values()]
-    return f"you sent {' '.join(values)} {TOKEN} and {PASSWORD}"
+    values += [value.removeprefix("Bearer ") for value in request.headers.getall("X-Secret", [])]
+    if "Authorization" in request.headers:
+        values.append(BasicAuth.decode(request.headers["Authorization"]).password)
+    return f"you sent {' '.join(values)}"
 
 
 async def plain(request: web.Request) -> web.Response:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from weftline.errors import StoreError
-from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.engine import Engine
+from weftline.runtime.engine import Engine, OwnedEngine
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.new_engine import new_engine
 from weftline.store.base import LogStore, Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
@@ -62,8 +62,8 @@ class Build:
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
         return SimulatedLog(inner, wires)
 
-    def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> EmbeddedEngine:
-        return EmbeddedEngine(
+    def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> OwnedEngine:
+        return new_engine(
             store, models=catalog(life), tools=tools_of(life), clock=clock, limits=LIMITS, carry_out=life.carry_out
         )
 
@@ -100,11 +100,11 @@ class Server:
         self._outside: set[asyncio.Task[Any]] = set()
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self.companion: Callable[[EmbeddedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
+        self.companion: Callable[[OwnedEngine, SimulatedStore], Coroutine[Any, Any, None]] | None = None
         """What a process does besides driving runs."""
         self._besides: asyncio.Task[None] | None = None
         self.life = new_life(0)
-        self.engine: EmbeddedEngine | None = None
+        self.engine: OwnedEngine | None = None
         self.lives = 0
         self.crashed_s: dict[int, float] = {}
         """When each life that crashed did so."""
@@ -226,7 +226,7 @@ async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     return await ask(engine)
 
 
-async def _begin_nothing_more(engine: EmbeddedEngine) -> None:
+async def _begin_nothing_more(engine: OwnedEngine) -> None:
     """A dead engine does not know that it is dead, and would drive again what was cut off."""
     with suppress(AttributeError):  # it died before it was complete
         await engine.drain(0.0)

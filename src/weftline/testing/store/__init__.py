@@ -22,6 +22,7 @@ from weftline.testing.store import (
     children,
     claims,
     given_ids,
+    large,
     queues,
     reading,
     records,
@@ -41,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     *reading.CHECKS,
     *records.CHECKS,
     *blobs.CHECKS,
+    *large.CHECKS,
     *awaits.CHECKS,
     *given_ids.CHECKS,
 )

@@ -1,0 +1,105 @@
+"""The budgets that somebody may see and set: in the library, over HTTP and by command."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from weftline.errors import Conflict, NotFound, no_such_run
+from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import RunCreated, decode_fact
+from weftline.plan import decode_plan
+from weftline.runtime import ids
+from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.finding import row_of
+from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.budgets import level_of, run_account
+from weftline.workspace import budgets
+from weftline.workspace.budgets import Budget, Subject
+from weftline.workspace.context import Caller, Workspaces
+
+
+class Logs(Protocol):
+    @property
+    def logs(self) -> LogReader: ...
+    async def session_id(self, thread: int | None) -> str | None: ...
+
+
+ReadAccount: TypeAlias = Callable[[RunRow], Awaitable[Account]]
+"""Where the calls of a run are booked, as its log says."""
+
+
+async def subject(
+    at: Workspaces, caller: Caller, logs: LogReader, *, level: budgets.Level, id: str | None, read: ReadAccount
+) -> Subject:
+    """What a budget is for. Raises `Conflict` for a run that has ended, or has no budget of its own."""
+    parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
+    run = None
+    if level == "run":
+        row = await find_run(logs, caller, id or "")
+        if row.ended_at is not None or run_account(row.key) not in (await read(row)).rules:
+            raise Conflict("The run has ended, or has no budget of its own.")
+        run = row.key
+    return await budgets.subject(at, caller, level, id, thread=parsed, run=run)
+
+
+async def find_run(logs: LogReader, caller: Caller, id: str) -> RunRow:
+    row = await row_of(logs, id, workspace=caller.workspace)
+    if row is None:
+        raise no_such_run()
+    return row
+
+
+async def of_workspace(at: Workspaces, caller: Caller, logs: Logs, *, any_code: bool = False) -> list[Budget]:
+    """`any_code`: also those of agents that are code which is not known here."""
+    found: list[Budget] = []
+    for account, budget in await budgets.of_workspace(at, caller, any_code=any_code):
+        level, key = level_of(account), account.rpartition(":")[2]
+        id = budget.id if level != "thread" else await logs.session_id(int(key))
+        if level == "run":
+            row = await logs.logs.run(int(key))
+            if row is None or row.ended_at is not None:
+                continue
+            id = ids.run_id(row.key, row.salt)
+        found.append(Budget(budget.level, id, budget.limits))
+    return found
+
+
+async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, read: ReadAccount) -> list[Budget]:
+    """Every budget that a run is under, the nearest first."""
+    account = await read(row)
+    found: list[Budget] = []
+    for name in account.accounts:
+        budget = await budgets.of(at, Subject(name), account.rules)
+        if budget.limits:
+            child = name == account.own and account.is_child
+            found.append(Budget("child" if child else budget.level, await _id(name, row, logs), budget.limits))
+    return found
+
+
+def account_of(row: RunRow, first: Stored | None) -> Account:
+    """From the first entry of the run's log. Raises `NotFound` if that is gone or cannot be read."""
+    if first is None:
+        raise NotFound("The log of this run is gone.", code="run_trimmed")
+    try:
+        head = decode_fact.decode(first.head)
+        plan = decode_plan(bodies.decode_created(first.body).plan)
+    except UNREADABLE:
+        raise NotFound("The log of this run cannot be read.", code="log_damaged") from None
+    assert isinstance(head, RunCreated)
+    return Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
+
+
+async def _id(account: str, row: RunRow, logs: Logs) -> str | None:
+    level, _, key = account.partition(":")
+    match level:
+        case "run":
+            found = row if int(key) == row.key else await logs.logs.run(int(key))
+            return None if found is None else ids.run_id(found.key, found.salt)
+        case "thread":
+            return await logs.session_id(int(key))
+        case "agent":
+            return key.partition(":")[2]
+        case _:
+            return None

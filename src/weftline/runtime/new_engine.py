@@ -1,0 +1,43 @@
+"""Where an engine is made. Everybody else knows the protocols of `weftline.runtime.engine` only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from weftline.providers.catalog import Catalog
+from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.clock import Clock
+from weftline.runtime.driver import CarryOut, TakeStep
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import OwnedEngine
+from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.toolbox import ToolSource
+from weftline.store.base import Store
+from weftline.tools.base import Tool
+
+
+class EngineOptions(TypedDict, total=False):
+    clock: Clock | None
+    model_timeout_s: float
+    slow_turn_s: float
+    limits: WorkspaceLimits | None
+    max_recoveries: int
+    traces: bool
+    """Whether spans are emitted of runs that no code carries."""
+    public_errors: Mapping[str, str] | None
+    step: TakeStep
+    """This and `carry_out` are seams for tests, which observe what passes there or plant a bug."""
+    carry_out: CarryOut
+
+
+def new_engine(
+    store: Store | Path | str,
+    *,
+    models: Catalog | WorkspaceCatalogs,
+    tools: ToolSource | Mapping[str, Tool] | None = None,
+    **options: Unpack[EngineOptions],
+) -> OwnedEngine:
+    """An engine on this store, not started yet. It closes the store when it is stopped."""
+    return EmbeddedEngine(store, models=models, tools=tools, **options)
