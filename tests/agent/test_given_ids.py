@@ -71,7 +71,8 @@ async def test_the_same_key_gives_the_same_run_of_that_id(tmp_path: Path) -> Non
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
         first = await engine.start(agent, "Hi!", key="k", run_id="mine")
         assert (await engine.start(agent, "Hi!", key="k", run_id="mine")).id == first.id == "mine"
-        for other in ({"run_id": "yours"}, {}):
+        others: tuple[Any, ...] = ({"run_id": "yours"}, {})
+        for other in others:
             with pytest.raises(Conflict) as refused:
                 await engine.start(agent, "Hi!", key="k", **other)
             assert refused.value.code == "idempotency_conflict"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -110,7 +110,11 @@ def comparable(reply: Reply, run: str) -> Any:
             return [plain(one) for one in cast("list[Any]", value)]
         if isinstance(value, str) and run in value:
             return value.replace(run, "<run>")
-        return type(value) if name.endswith(("At", "Ms", "Key", "Id", "key", "token", "streamUrl")) else value
+        return (
+            type(cast("object", value))
+            if name.endswith(("At", "Ms", "Key", "Id", "key", "token", "streamUrl"))
+            else value
+        )
 
     return reply.status, plain(reply.json)
 

@@ -242,9 +242,9 @@ async def _here(
 
 
 async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
+    from weftline.api.creating import create_run
+    from weftline.api.principal import Principal
     from weftline.errors import NotFound, WeftlineError
-    from weftline.server.creating import create_run
-    from weftline.server.principal import Principal
     from weftline.suggestions import did_you_mean
     from weftline.workspace import agents, workspaces
 

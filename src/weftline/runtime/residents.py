@@ -84,7 +84,13 @@ class Residents:
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
         self.commits = Commits(
-            self, hub=hub, ledger=ledger, timers=self.timers, recovery=self.recovery, lineage=self._lineage
+            self,
+            kept=self._kept,
+            hub=hub,
+            ledger=ledger,
+            timers=self.timers,
+            recovery=self.recovery,
+            lineage=self._lineage,
         )
         self.log = Log(store, clock=clock, observer=self.commits)
         self.driver = new_driver(self.log, self.timers.watch)
@@ -458,9 +464,6 @@ class Residents:
         run.move(PARKED)
         run.log.row.due_at = 0
         self.consider(run)
-
-    def make_room(self) -> None:
-        self._kept.sweep_if_full()
 
     def drop(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from weftline._version import __version__
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import unused_price
-from weftline.server.own_tools import loaded_tools
 from weftline.tools.base import Tool
+from weftline.tools.own_tools import loaded_tools
 from weftline.workspace.context import Workspaces
 from weftline.workspace.keys import has_credentials
 

@@ -33,6 +33,7 @@ from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
 from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields, with_typos
+from weftline.wire.unused_schemas import unused_schemas
 from weftline.wire.validation import path_of, words_of
 
 _Body = TypeVar("_Body", bound=SpecBody)
@@ -95,7 +96,8 @@ def parse_message(body: bytes) -> MessageBody:
         spec, secrets, blobs = _stored(body, fields)
     except InvalidRequest as error:
         raise with_typos(error, unknown_fields(fields, _MESSAGE)) from None
-    unknown = tuple([_of_session(field) for field in unknown_fields(fields, _MESSAGE)])
+    ignored = [_of_session(field) for field in unknown_fields(fields, _MESSAGE)]
+    unknown = (*ignored, *unused_schemas(fields.get("tools")))
     return MessageBody(
         spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs, fields.get("runId")
     )
@@ -259,7 +261,7 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
         fields.get("modelId"),
         fields.get("metadata") or {},
         secrets,
-        unknown_fields(fields, _RUN),
+        (*unknown_fields(fields, _RUN), *unused_schemas(fields.get("tools"))),
         blobs,
     )
 

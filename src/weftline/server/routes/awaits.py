@@ -11,13 +11,25 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline import run_ids
+from weftline.api.cursors import await_cursor, await_of
+from weftline.api.parsing import parsed
+from weftline.api.schemas.awaits import (
+    Acknowledged,
+    AnsweredAwait,
+    AnswerModel,
+    MessageToRunModel,
+    PauseModel,
+    QueuedMessage,
+    ResumeModel,
+    answer_of,
+    parsed_as,
+)
+from weftline.api.views import await_views
 from weftline.errors import NotFound
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.cursors import await_cursor, await_of
 from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import (
     CURSOR,
@@ -31,18 +43,6 @@ from weftline.server.routes.lists import (
     unusable,
 )
 from weftline.server.routes.runs import PATH, idempotency_key
-from weftline.server.schemas.awaits import (
-    Acknowledged,
-    AnsweredAwait,
-    AnswerModel,
-    MessageToRunModel,
-    PauseModel,
-    QueuedMessage,
-    ResumeModel,
-    answer_of,
-    parsed_as,
-)
-from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.wire.awaits import KINDS, AwaitPage, Kind

@@ -11,18 +11,19 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.agent.snapshots import snapshot_of
+from weftline.api.creating import create_run
+from weftline.api.parsing import off_loop, parsed
+from weftline.api.views import await_views, cancelled, receipt_view, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created, create_run
+from weftline.server.creating import answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
-from weftline.server.parsing import off_loop, parsed
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_event_source, resume_point, send_events
-from weftline.server.views import await_views, cancelled, receipt_view, run_view
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.store.records.pages import PAGE_BYTES

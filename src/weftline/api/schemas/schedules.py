@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
-from weftline.server.schemas.validation import refused
 from weftline.store.records.schedules import ScheduleRow, ScheduleSummary
 from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object

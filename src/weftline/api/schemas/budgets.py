@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
 from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
-from weftline.server.schemas.validation import refused
 from weftline.store.budgets import Limit
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Time, Warnings, iso

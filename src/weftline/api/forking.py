@@ -11,14 +11,14 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 from pydantic import Field
 
+from weftline.api.parsing import parsed
+from weftline.api.planning import plan_of
+from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.kernel.bodies import Origin
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, fork_point
-from weftline.server.parsing import parsed
-from weftline.server.planning import plan_of
-from weftline.server.schemas.awaits import parsed_as
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
