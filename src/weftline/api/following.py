@@ -129,7 +129,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
         except UNREADABLE:
             if not batch.newer:
                 raise damaged(batch.run_id, item.seq) from None
-            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
+            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _kind_of(fact)
         if what is not None:

@@ -84,7 +84,7 @@ def _show(found: list[Finding]) -> None:
     from weftline.cli.terminal import is_terminal, show_table
 
     if not found:
-        click.echo("Nothing needs a person, and no run would notice a deploy.", err=not is_terminal())
+        click.echo("Nothing needs attention, and a deploy would affect no run.", err=not is_terminal())
         return
     rows = [_row(one) for one in found]
     if is_terminal():

@@ -117,8 +117,8 @@ async def _opened(db: Path | None) -> Store:
         await store.close()
         are = "is 1 unfinished run" if unfinished == 1 else f"are {unfinished} unfinished runs"
         raise WeftlineError(
-            f"There {are} in {db}, which `weftline serve{db_option(db)}` carries on: start it and use --url, or name"
-            " another --db.",
+            f"There {are} in {db}, which `weftline serve{db_option(db)}` has to continue: start it and use --url, or"
+            " name another --db.",
             code="conflict",
         )
     return store

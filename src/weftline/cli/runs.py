@@ -116,7 +116,7 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 
 @command.command()
 @click.argument("run_id")
-@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Begin after this event.")
+@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Start after this event.")
 @URL
 @WORKSPACE
 @DB

@@ -253,7 +253,8 @@ class HostedMcp:
         if run.status not in TERMINAL:
             raise MCPError(
                 CONNECTION_CLOSED,
-                f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",
+                f"The server is stopping. The run {run_id} continues when the server starts again; a new call starts"
+                " a new run.",
                 {"retryable": True, "weftline/runId": run_id},
             )
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."

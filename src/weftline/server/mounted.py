@@ -50,7 +50,7 @@ def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
             server listens on.
 
     Raises:
-        InvalidRequest: for an engine in memory, which has no keys, and for a `public_url` that is none.
+        InvalidRequest: for an engine in memory, which has no keys, and for an invalid `public_url`.
     """
     return Mounted(engine, public_url=public_url)
 

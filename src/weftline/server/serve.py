@@ -211,7 +211,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     limits = options.workspaces.within_files(max_files)
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
-        logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
+        logger.warning("only %s files may be open: a workspace executes at most %d runs at once", max_files, runs)
     engine = new_engine(
         store,
         models=catalogs,
@@ -292,7 +292,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
-        logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
+        logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering, scheduling):
             task.cancel()

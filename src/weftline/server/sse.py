@@ -259,7 +259,7 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
             if not batch.newer:
                 logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
                 raise DamagedLog(frames, batch.run_id, item.seq) from None
-            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
+            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
             name, payload = event

@@ -54,7 +54,7 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
     for override in models.unused_prices():
         logger.warning("%s", unused_price(override))
     if not await has_credentials(at):
-        logger.warning("there is no API key yet; make one with: %s", key_command(db))
+        logger.warning("there is no API key yet; create one with: %s", key_command(db))
 
 
 def key_command(db: Path) -> str:

@@ -76,7 +76,7 @@ def invalid(error: InvalidConsent) -> Response:
 
 def unknown_app(request: Request) -> Response:
     if request.query_value("resource"):
-        # An MCP host, which has registered itself: the page is for its user, and the status has it register anew.
+        # An MCP host, which has registered itself: the page is for its user, and the status makes it register again.
         return unknown_app_page()
     body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
     return Response(encode(body), status=401, headers=NO_STORE[:1])

@@ -71,7 +71,7 @@ ROUTES = (
         scopes=("runs:read",),
         summary="List the calls of a workspace that may or may not have happened",
         query=(
-            QueryParameter("state", str, "Which calls: `in_doubt`, the only ones that there is a list of."),
+            QueryParameter("state", str, "Must be `in_doubt`."),
             LIMIT,
             CURSOR,
         ),

@@ -40,7 +40,7 @@ ROUTES = (
         fork,
         scopes=("runs:write",),
         narrowed="its agents",
-        summary="Go on from a turn of a run that has ended, as a new run",
+        summary="Continue from a turn of a run that has ended, as a new run",
         body=ForkModel,
         warns=True,
         idempotent=True,

@@ -222,7 +222,7 @@ def time_of(request: Request, name: str) -> int | None:
             return (time - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         pass
-    raise unusable(name, "must be a time with its zone, such as 2026-01-31T12:00:00Z")
+    raise unusable(name, "must be a time with a time zone, such as 2026-01-31T12:00:00Z")
 
 
 def unusable(name: str, fault: str) -> InvalidRequest:

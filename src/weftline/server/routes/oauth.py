@@ -391,7 +391,7 @@ ROUTES = (
     ),
     _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
     _for_apps(
-        "/api/oauth/introspect", introspect, "What a token is good for", fields=OneTokenForm, returns=Introspection
+        "/api/oauth/introspect", introspect, "Introspect a token (RFC 7662)", fields=OneTokenForm, returns=Introspection
     ),
     _open(
         "GET",

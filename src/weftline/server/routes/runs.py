@@ -36,7 +36,7 @@ from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
-PROFILE = "Which events: `default`, `all`, `metrics`, or types with commas between them."
+PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""

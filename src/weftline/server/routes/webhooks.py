@@ -110,7 +110,7 @@ ROUTES = (
         "GET",
         f"{_ONE}/deliveries",
         deliveries,
-        summary="List what was or will be delivered",
+        summary="List the deliveries of a webhook",
         query=(QueryParameter("status", DeliveryStatus, "With this status."), LIMIT, CURSOR),
         returns=DeliveryPage,
     ),
