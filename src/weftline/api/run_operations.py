@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from msgspec import Struct
 from weftline.agent.imported import import_export
 from weftline.api.forking import Forking, fork_run, parse_fork
 from weftline.api.operated import operated_run
+from weftline.api.operator import operator_name
 from weftline.api.schemas.awaits import (
     Acknowledged,
     MessageToRunModel,
@@ -96,7 +96,7 @@ async def pause(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(PauseModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), _operator()
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
     await logs.pause(row.key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
@@ -105,7 +105,7 @@ async def resume(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(ResumeModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), _operator()
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
     await logs.resume(row.key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
@@ -114,14 +114,9 @@ async def message(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> QueuedMessage:
     sent, _ = parsed_as(MessageToRunModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), _operator()
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
     send = logs.steer if sent.mode == "steer" else logs.follow_up
     return QueuedMessage(id=await send(row.key, sent.text, by=by, labels=sent.labels), by=by)
-
-
-def _operator() -> str:
-    """Whoever can open the control socket is the server's own user, and speaks under that name."""
-    return f"operator:{getpass.getuser()}"
 
 
 async def fork(
@@ -129,4 +124,4 @@ async def fork(
 ) -> str:
     row = await operated_run(at, logs.logs, run, workspace=workspace)
     asked, _ = parse_fork(changes)
-    return await fork_run(logs, at, row, asked, requested_by=_operator())
+    return await fork_run(logs, at, row, asked, requested_by=operator_name())
