@@ -405,8 +405,11 @@ class RunSink:
 
         So at most one request per run can be unknown to the log after a crash.
         """
-        await self._log.well()
-        await self._log.durable(self._run, upto=self._run.log.outcome_seq)
+        log, of_run = self._log, self._run.log
+        if log.refusal is not None:
+            await log.well()
+        if of_run.durable < of_run.outcome_seq:
+            await log.durable(self._run, upto=of_run.outcome_seq)
 
     async def durable(self) -> None:
         await self._log.durable(self._run)
@@ -417,7 +420,7 @@ class RunSink:
     def wanted(self) -> bool:
         state = self._run.log.state
         asking = state.attempt.open or state.compaction.open
-        return not self._run.gone and asking and state.totals.attempts == self._attempt
+        return asking and state.totals.attempts == self._attempt and not self._run.gone
 
     def take(self, outcome: Outcome) -> bool:
         return self._ask(self._run, outcome)
@@ -444,7 +447,7 @@ def _asks(head: Fact) -> bool:
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:
-    return isinstance(command, RunTool) and run.log.state.batch.calls[command.index].host
+    return type(command) is RunTool and run.log.state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:

@@ -38,7 +38,7 @@ from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
+from weftline.runtime.models import attempt_limit, cost_nusd, cost_of, model_id, resolve
 from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.public_errors import kept_causes
@@ -247,6 +247,8 @@ class _ModelCall:
 
     async def completed(self, message: Assistant, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
+        model, catalog = self.model, work.catalog
+        assert model is not None
         active_us = self._active_us()
         if is_slow(active_us, self._services):
             logger.info(
@@ -277,7 +279,7 @@ class _ModelCall:
             finish=assembler.finish_reason,
             usage=used.usage,
             estimated=used.estimated,
-            cost_nusd=cost_nusd(work, command.choice, used.usage),
+            cost_nusd=None if catalog is None else cost_of(catalog, model, used.usage),
             calls=asked,
             signature=signature([(call.name, call.digest) for call in asked]) if asked else "",
             has_text=bool(text),
@@ -288,7 +290,7 @@ class _ModelCall:
         turn.problem = problem
         if work.conversation.unsaved:
             turn.state = work.conversation.changes()
-        executed = [note_body(part, turn=command.turn) for part in message.parts if isinstance(part, ProviderCall)]
+        executed = [note_body(part, turn=command.turn) for part in message.parts if type(part) is ProviderCall]
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
     def _active_us(self) -> int:

@@ -214,7 +214,7 @@ class App:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
-        if isinstance(found, WrongMethod):
+        if type(found) is WrongMethod:
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
