@@ -116,7 +116,8 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
-        incoming_traceparent.set(None)
+        if incoming_traceparent.get() is not None:
+            incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
             if run.log.state.ended or run.gone:

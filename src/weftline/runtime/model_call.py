@@ -363,7 +363,7 @@ def _request(
 ) -> ModelRequest:
     plan, conversation = work.plan, work.conversation
     sampling = plan.sampling
-    return ModelRequest(
+    request = ModelRequest(  # with more than 15 names, all of them would be put into a dictionary first
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
@@ -379,8 +379,10 @@ def _request(
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native(model.catalog_id),
-        run=None if work.toolbox is None or work.toolbox.code is None else work.toolbox.code.context,
     )
+    if work.toolbox is not None and work.toolbox.code is not None:
+        request.run = work.toolbox.code.context
+    return request
 
 
 def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:

@@ -122,7 +122,9 @@ class App:
         # Random, not counted: how much others ask is nobody's business.
         request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
         current_request.set(request.about)
-        incoming_traceparent.set(request.header(b"traceparent"))
+        traceparent = request.header(b"traceparent")
+        if traceparent is not None or incoming_traceparent.get() is not None:
+            incoming_traceparent.set(traceparent)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)
         else:

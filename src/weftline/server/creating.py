@@ -18,7 +18,7 @@ from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.following import Host
 from weftline.server.http import Headers, Request, Response, StreamedResponse
-from weftline.server.parsing import parsed
+from weftline.server.parsing import is_small, parsed
 from weftline.server.planning import plan_of
 from weftline.server.principal import Principal
 from weftline.server.profiles import profile_view
@@ -83,7 +83,7 @@ async def create_run(
     warn: Warn = request_warnings,
 ) -> Created:
     """Creates the run that a request's body describes."""
-    body = await parsed(parse_run, raw)
+    body = parse_run(raw) if is_small(raw) else await parsed(parse_run, raw)
     warnings = warn(body.unknown)
     run_id = await create_checked(
         app,
@@ -116,10 +116,11 @@ async def create_checked(
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
         whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
+    planned = partial(plan_of, app.workspaces, requested_by=requested_by)
     try:
         return await app.engine.create(
             caller.workspace,
-            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
+            planned(whole.spec) if is_small(whole.spec) else await parsed(planned, whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
