@@ -32,7 +32,7 @@ from weftline.server.options import ServerOptions
 from weftline.server.places import Places
 from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
-from weftline.server.router import Route, Router, WrongMethod
+from weftline.server.router import Match, Route, Router
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
@@ -216,7 +216,7 @@ class App:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
-        if type(found) is WrongMethod:
+        if not isinstance(found, Match):  # quicker to find out than that it is the other
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
