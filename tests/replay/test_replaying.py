@@ -248,7 +248,7 @@ async def test_a_guard_that_decides_otherwise_is_told_by_what_it_would_append(tm
     run.items.remove(nudge)
     found = (await replay_run(FileRun(run), AgentsToday([agent]))).divergence
     assert found is not None and (found.turn, found.seq, found.now) == (2, nudge.seq + 1, "loop.detected")
-    assert f"the log has {found.kind}, now it would be loop.detected" in str(found)
+    assert f"the log has {found.kind}, now it is loop.detected" in str(found)
 
 
 @pytest.mark.requirement("run.replay.refused")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
+from weftline.plan import RunPlan
 from weftline.runtime.batching import MAX_BATCH_BYTES, Turns
-from weftline.runtime.live import LiveRun
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.live import LiveRun, Outbox, RunLog, WorkingSet
 
 LARGE = MAX_BATCH_BYTES + 1
 
 
 def run(workspace: int, size: int) -> LiveRun:
-    one: Any = SimpleNamespace(workspace=workspace, log=SimpleNamespace(size=size))
-    return cast(LiveRun, one)
+    work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
+    return LiveRun(1, workspace, thread=None, log=RunLog(1, outbox=Outbox(size=size)), work=work)
 
 
 def test_what_fits_is_written_at_once_and_what_is_too_large_alone() -> None:

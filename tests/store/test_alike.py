@@ -18,6 +18,7 @@ from .subjects import MemorySubject, SqliteSubject
 
 KEYS = range(1, 5)
 KINDS = ("call.closed",)
+LONG = b"word " * 4_000
 
 
 class Flush(Struct, frozen=True, tag=True):
@@ -35,6 +36,8 @@ class Member(Struct, frozen=True):
     due_at: int | None
     off: int
     """By how much what it rests on is wrong."""
+    long: bool
+    """Whether its facts have a long string."""
 
 
 class Claim(Struct, frozen=True, tag=True):
@@ -80,6 +83,7 @@ members = st.builds(
     progress=st.sampled_from(Progress),
     due_at=st.sampled_from([0, None, 50, 90, -1]),
     off=st.sampled_from([0, 0, 0, 0, 1]),
+    long=st.booleans(),
 )
 flushes = st.builds(
     Flush, members=st.lists(members, min_size=1, max_size=4, unique_by=lambda member: member.run).map(tuple)
@@ -146,7 +150,9 @@ class Story:
             write = chain.create(idempotency=IdempotencyKey("runs", f"k{member.run % 3}", b"d"))
         else:
             chain.seq, chain.version = row.next_seq, row.version
-            facts, deltas = [b"f%d" % n for n in range(member.facts)], [b"d%d" % n for n in range(member.deltas)]
+            words = LONG if member.long else b""
+            facts = [b'{"fact":%d,"words":"%s"}' % (n, words) for n in range(member.facts)]
+            deltas = [b"d%d" % n for n in range(member.deltas)]
             if member.ends and row.ended_at is None:
                 write = chain.end(messages=facts, ended_at=9_000 + member.run)
             else:

@@ -206,6 +206,9 @@ class StoredRuns:
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
 
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._store.log.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
+
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)
 

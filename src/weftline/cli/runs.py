@@ -237,6 +237,7 @@ def _show_run(run: dict[str, Any]) -> None:
     fields = {
         "run": run["id"],
         "status": styled(status, fg=STATUS_COLOURS.get(status)),
+        "reason": run.get("reason"),
         "name": run["name"],
         "session": run["sessionId"],
         "model": _model(run),

@@ -1,4 +1,4 @@
-"""Where a replay leads elsewhere than the log, field by field and in words."""
+"""Where a replay diverges from the log, field by field and in words."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Divergence(Struct, frozen=True):
     turn: int
     """Counted from 0, as in events."""
     seq: int
-    """Of the entry of the log that does not come out."""
+    """Of the first entry of the log that differs."""
     kind: str
     """What the log has there; "" if it has ended."""
     now: str
-    """What comes out in its place; "" if nothing does."""
+    """What comes instead; "" if nothing does."""
     differences: tuple[Difference, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.run} leads elsewhere in turn {self.turn}, at entry {self.seq}: {self._subject()}"]
+        lines = [f"{self.run} diverges in turn {self.turn}, at entry {self.seq}: {self._subject()}"]
         lines += [
             f"  {one.field}: the log has {_excerpt(one.log)}, now it is {_excerpt(one.now)}" for one in self.differences
         ]
@@ -42,12 +42,12 @@ class Divergence(Struct, frozen=True):
 
     def _subject(self) -> str:
         if self.kind == self.now:
-            return f"its {self.kind} differs."
+            return f"{self.kind} differs."
         if not self.now:
-            return f"the log has {self.kind}, and nothing leads to it any more."
+            return f"the log has {self.kind}, which no longer happens."
         if not self.kind:
-            return f"the log ends here, and {self.now} would follow."
-        return f"the log has {self.kind}, now it would be {self.now}."
+            return f"the log ends here, now {self.now} follows."
+        return f"the log has {self.kind}, now it is {self.now}."
 
 
 def differences(log: object, now: object, *, path: str = "") -> list[Difference]:

@@ -12,7 +12,7 @@ from weftline.replay.format import Digest, EndLine, Offered, OfferedLine, decode
 
 _TEST = '''"""Replays {run}, recorded in {recording}: models, tools and people are answered from there.
 
-It fails when the prompt, the tools or the way that arguments are handled lead elsewhere.
+It fails when the prompt, the tools or the way that arguments are handled change its course.
 """
 
 from pathlib import Path

@@ -93,7 +93,7 @@ class Replayed(Struct, frozen=True):
 
 
 async def replay_runs(runs: Sequence[Recorded], today: CodeSource) -> Replayed:
-    """Replays a run and those below it, one after the other, until one leads elsewhere."""
+    """Replays a run and those below it, one after the other, until one diverges."""
     done: list[Replayed] = []
     for recorded in runs:
         done.append(await replay_run(recorded, today))

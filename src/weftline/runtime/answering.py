@@ -141,7 +141,7 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
 def _fault(run: LiveRun, question: Question, value: object) -> str:
     """What is wrong with the answer to a question; "" if nothing is."""
     if question.kind == "clarification":  # an empty answer is one, too
-        return "" if isinstance(value, str) else "must be a text"
+        return "" if isinstance(value, str) else "must be a string"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
     if not needs_tools(run, question):
         return misfit(asked or AskBody(""), value)

@@ -19,7 +19,7 @@ class Turns:
 
     def divide(self, waiting: list[LiveRun]) -> tuple[Sequence[LiveRun], list[LiveRun]]:
         """What is written now, and what stays. At least one is written, however large it is."""
-        if sum([run.log.size for run in waiting]) <= MAX_BATCH_BYTES:
+        if sum([run.log.outbox.size for run in waiting]) <= MAX_BATCH_BYTES:
             if self._served:
                 self._served = {}
             return waiting, []
@@ -37,7 +37,7 @@ class Turns:
                     order.remove(workspace)
                 taken.append(run)
                 self._served[workspace] = self._batches
-                size += run.log.size
+                size += run.log.outbox.size
                 if size > MAX_BATCH_BYTES:
                     break
         return taken, [run for queue in queues.values() for run in queue]

@@ -50,7 +50,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.provided import Provided
+from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -165,7 +165,7 @@ class EmbeddedEngine(StoredRuns):
         )
         opener.family = creator.residents = self._residents
         if isinstance(self._tools, EndListener):
-            self._residents.on_unopened_end = partial(_notify_end, self._tools)
+            self._residents.commits.on_unopened_end = partial(_notify_end, self._tools)
         self._log = self._residents.log
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -254,7 +254,7 @@ class EmbeddedEngine(StoredRuns):
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
-        self._residents.on_ended = ended
+        self._residents.commits.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
@@ -336,12 +336,13 @@ class EmbeddedEngine(StoredRuns):
         await_id: str,
         results: Sequence[Provided],
         *,
+        faults: Faults = NO_FAULTS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
-            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
+            key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(

@@ -58,7 +58,7 @@ class Lineage:
         last = write.items[-1]
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)
-        elapsed_us = last.at - (child.log.started_at or last.at)
+        elapsed_us = last.at - (child.log.row.started_at or last.at)
         self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 

@@ -1,6 +1,7 @@
 """A run in memory. It is four things: its log's state and cursor, its residency, its content, and what is under way.
 
-`RunLog` is the loop's side of the log: what was folded, what is durable, what is on its way. `Residency` is the
+`RunLog` is the loop's side of the log: what was folded (`State`), what the store's row says (`Row`, `StoredState`) and
+what is on its way there (`Outbox`). `Residency` is the
 engine's: whether anyone drives the run. `WorkingSet` is the content: the plan, the conversation, the tools. `Driving`
 is the driver's own.
 """
@@ -8,6 +9,7 @@ is the driver's own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -24,6 +26,9 @@ from weftline.runtime.budgets import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
+
+STATE_BYTES = 8 * 1024
+"""Facts that are cheaper to fold again than their state is to store."""
 
 
 class Residency(Enum):
@@ -83,6 +88,114 @@ class Waiter(Struct):
     """An outside caller is waiting, and gets an error if the store refuses."""
 
 
+class Row(Struct, eq=False, gc=False):
+    """What the run's row in the store says, and the times that it will have after the next write."""
+
+    version: int = 0
+    due_at: int | None = LEAVE_DUE
+    started_at: int | None = None
+    ended_at: int | None = None
+    latest: int = 0
+    """The latest of its times: none of the others may come before it, even if the clock is set back."""
+
+    def starts(self, at: int) -> None:
+        """A model is asked: the run has started, if it has not before."""
+        if self.started_at is None:
+            self.started_at = self.latest = max(at, self.latest)
+
+    def ends(self, at: int) -> None:
+        self.ended_at = max(at, self.latest)
+
+
+class StoredState(Struct, eq=False, gc=False):
+    """The state in the row, from which the next process starts, and how much it would have to fold on top of it."""
+
+    size: int = 0
+    newer: int = 0
+    """Bytes of facts that it does not have."""
+    doubts: tuple[Doubt, ...] = ()
+    """Those that it has, as far as this process has stored it."""
+
+    def is_stale(self, state: State) -> bool:
+        """Whether the state should be stored anew, now that it is this one.
+
+        It is stored when the run ends, and before that only once the newer facts take up as many bytes as it does, also
+        when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer. A new
+        doubt is stored at once, because lists and snapshots show it and do not read the log for that.
+        """
+        if not self.newer:
+            return False
+        return state.ended or state.guards.doubts is not self.doubts or self.newer >= max(self.size, STATE_BYTES)
+
+    def store(self, state: State, size: int) -> None:
+        self.size, self.newer, self.doubts = size, 0, state.guards.doubts
+
+    def was_refused(self) -> None:
+        """It comes with the next write."""
+        self.newer = max(self.newer, self.size, STATE_BYTES)
+
+
+class Outbox(Struct, eq=False, gc=False):
+    """What is on its way to the store: what waits for the next flush, and what the one under way writes.
+
+    add ──▶ pending ── take ──▶ flight ──▶ written
+               ▲                   │
+               └──── put_back ─────┘ refused
+    """
+
+    pending: Write | None = None
+    drafts: list[Draft] | None = None
+    """The facts of `pending`, decoded, for those notified after the commit."""
+    size: int = 0
+    """The bytes of `pending`."""
+    flight: Write | None = None
+    flight_size: int = 0
+    flight_seq: int = 0
+    """The last seq of `flight`."""
+
+    @property
+    def empty(self) -> bool:
+        return self.pending is None and self.flight is None
+
+    def add(self, drafts: Sequence[Draft], size: int) -> None:
+        self.size += size
+        if self.drafts is None:
+            self.drafts = [*drafts]
+        else:
+            self.drafts += drafts
+
+    def take(self, last_seq: int) -> Write:
+        """What waits is to be written now, up to this seq."""
+        write = self.pending
+        assert write is not None
+        self.pending, self.flight = None, write
+        self.size, self.flight_size = 0, self.size
+        self.flight_seq = last_seq
+        return write
+
+    def taken_drafts(self) -> list[Draft]:
+        drafts, self.drafts = self.drafts, None
+        return drafts or []
+
+    def put_back(self, write: Write, drafts: list[Draft]) -> bool:
+        """It was refused, and waits again, before whatever was added since. Returns whether nothing was."""
+        later, self.pending = self.pending, write
+        self.size, self.flight_size = self.size + self.flight_size, 0
+        self.drafts = drafts + (self.drafts or [])
+        if later is None:
+            return True
+        write.items += later.items
+        write.thread_end = later.thread_end or write.thread_end
+        write.progress = max(write.progress, later.progress)
+        write.children += later.children
+        write.awaits += later.awaits
+        write.answered += later.answered
+        write.bookings += later.bookings
+        write.closes = write.closes or later.closes
+        write.wakes = later.wakes if write.wakes is None else write.wakes
+        return False
+
+
 class RunLog(Struct, eq=False):
     """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be undone by a crash."""
 
@@ -92,44 +205,28 @@ class RunLog(Struct, eq=False):
     durable: int = 0
     outcome_seq: int = 0
     """The seq of the latest outcome of a model call."""
-    row_version: int = 0
-    row_due: int | None = LEAVE_DUE
     due_at: int | None = 0
     """For the row: 0 for now, a time, or None if only someone outside can move the run."""
-    started_at: int | None = None
-    ended_at: int | None = None
-    latest: int = 0
-    """The latest of the row's times: none of the others may come before it, even if the clock is set back."""
-    pending: Write | None = None
-    flight: Write | None = None
-    drafts: list[Draft] | None = None
-    """The facts of `pending`, decoded, for those notified after the commit."""
-    size: int = 0
-    """Bytes waiting for the next flush."""
-    flight_size: int = 0
-    flight_seq: int = 0
-    """The last seq of `flight`."""
-    unstored: int = 0
-    """Bytes of facts since the state was last stored."""
-    state_size: int = 0
-    stored_doubts: tuple[Doubt, ...] = ()
-    """Those of the stored state, as far as this process has stored it."""
-    waiters: list[Waiter] | None = None
     taken_over: bool = False
     """Whether its latest entry is another process's: the time since then is nobody's."""
-
-    def taken_drafts(self) -> list[Draft]:
-        drafts, self.drafts = self.drafts, None
-        return drafts or []
+    waiters: list[Waiter] | None = None
+    row: Row = field(default_factory=Row)
+    stored: StoredState = field(default_factory=StoredState)
+    outbox: Outbox = field(default_factory=Outbox)
 
     def taken_waiters(self) -> list[Waiter]:
         waiters, self.waiters = self.waiters, None
         return waiters or []
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is on its way to the store."""
-        return self.pending is None and self.flight is None
+    def wake(self) -> None:
+        """Tells those who wait for what is durable now."""
+        later: list[Waiter] = []
+        for waiter in self.taken_waiters():
+            if waiter.seq > self.durable:
+                later.append(waiter)
+            elif not waiter.future.done():
+                waiter.future.set_result(None)
+        self.waiters = later or None
 
     @property
     def status(self) -> str:

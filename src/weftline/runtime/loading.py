@@ -19,7 +19,7 @@ from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.cutting import input_bytes
-from weftline.runtime.live import BEHIND, PARKED, LiveRun, RunLog, WorkingSet
+from weftline.runtime.live import BEHIND, PARKED, LiveRun, Row, RunLog, StoredState, WorkingSet
 from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Loaded, LogReader, LogStore, RunRow
@@ -67,11 +67,11 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
     log = RunLog(loaded.epoch)
     log.taken_over = not same_owner(loaded.epoch, row.epoch)
-    log.state, log.state_size = state, len(row.state)
-    log.unstored = sum([fact.size for fact in loaded.facts])
+    log.state = state
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
-    log.row_version, log.row_due, log.due_at = row.version, row.due_at, row.due_at
-    log.started_at, log.ended_at, log.latest = row.started_at, row.ended_at, row.started_at or row.created_at
+    log.due_at = row.due_at
+    log.row = Row(row.version, row.due_at, row.started_at, row.ended_at, latest=row.started_at or row.created_at)
+    log.stored = StoredState(len(row.state), newer=sum([fact.size for fact in loaded.facts]))
     run = LiveRun(
         row.key, row.workspace, row.thread, log, work, family=row.family, residency=BEHIND if row.queued else PARKED
     )

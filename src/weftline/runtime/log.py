@@ -38,7 +38,7 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime import ids
 from weftline.runtime.batching import Turns
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, RunLog, Waiter
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.store.awaits import NewAwait
 from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 from weftline.store.budgets import Booking
@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 ITEM_BYTES = 64
 """The overhead of an item beyond its content."""
-STATE_BYTES = 8 * 1024
-"""Facts that are cheaper to fold again than their state is to store."""
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may be on its way to disk before its model stream is paused."""
 ROW_BYTES = 16 * 1024
@@ -128,7 +126,8 @@ class Log:
         `thread_end` comes with the terminal one, if the run has a thread; `bookings` are what they spend and reserve.
         """
         log = run.log
-        write = log.pending or self._touch(run)
+        row, outbox = log.row, log.outbox
+        write = outbox.pending or self._touch(run)
         size = 0
         for seq, draft in enumerate(drafts, log.next_seq):
             head = draft.head
@@ -139,15 +138,14 @@ class Log:
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
                 write.progress = _ENDED
             if kind is AttemptStarted or kind is CompactionStarted:
-                if log.started_at is None:
-                    log.started_at = log.latest = max(at, log.latest)
+                row.starts(at)
             elif kind in _OUTCOMES:
                 log.outcome_seq = seq
             elif kind is RunEnded:
-                log.ended_at = max(at, log.latest)
+                row.ends(at)
                 write.wakes = run.parent
             elif kind is RunCreated:
-                log.latest = at
+                row.latest = at
                 if run.new is not None:
                     run.new.created_at = at
             elif type(head) is AwaitOpened:
@@ -159,15 +157,11 @@ class Log:
                 size += sum([item.size for item in draft.child.items])
         if bookings:
             write.bookings += bookings
-        log.size += size
-        log.unstored += size
-        if log.drafts is None:
-            log.drafts = [*drafts]
-        else:
-            log.drafts += drafts
+        outbox.add(drafts, size)
+        log.stored.newer += size
         log.state = state
         log.next_seq += len(drafts)
-        if log.ended_at is not None:
+        if row.ended_at is not None:
             log.due_at = None
             write.thread_end = thread_end
             account = run.work.account
@@ -181,7 +175,8 @@ class Log:
         log = run.log
         if log.state.ended:
             return
-        write = log.pending or self._touch(run)
+        outbox = log.outbox
+        write = outbox.pending or self._touch(run)
         for some in _rows(encoded):
             joined = b"\n".join(some)
             last = write.items[-1] if write.items else None
@@ -189,14 +184,14 @@ class Log:
                 write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(some))
             else:
                 write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
-                log.size += ITEM_BYTES
-            log.size += len(joined)
+                outbox.size += ITEM_BYTES
+            outbox.size += len(joined)
         write.progress = write.progress or _STREAMED
         log.next_seq += len(encoded)
 
     def write_row(self, run: LiveRun) -> None:
         """Queues the run's row for the next flush even though nothing was appended."""
-        if run.log.pending is None:
+        if run.log.outbox.pending is None:
             self._touch(run)
 
     async def durable(self, run: LiveRun, *, upto: int | None = None, outside: bool = False) -> None:
@@ -209,7 +204,7 @@ class Log:
         """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
-        if run.residency is GONE and run.log.idle and run.log.durable < seq:
+        if run.residency is GONE and run.log.outbox.empty and run.log.durable < seq:
             future.set_exception(_not_accepting())  # it was dropped: nobody is going to write that
             return future
         waiter = Waiter(seq, future, outside)
@@ -221,13 +216,14 @@ class Log:
 
     async def settled(self, run: LiveRun) -> None:
         """Returns when nothing of the run is on its way to the store: it was written, or failed."""
-        while not run.log.idle:
+        while not run.log.outbox.empty:
             with suppress(WeftlineError):
                 await self.mark(run)
 
     def full(self, run: LiveRun) -> bool:
         """Whether so much of the run is on its way to disk that its source should wait."""
-        return run.log.size + run.log.flight_size > WINDOW_BYTES
+        outbox = run.log.outbox
+        return outbox.size + outbox.flight_size > WINDOW_BYTES
 
     async def well(self) -> None:
         """Returns when the store accepts writes."""
@@ -240,9 +236,8 @@ class Log:
         if run.residency is GONE:
             # Appends of one run are a chain: once one is lost, nothing can be added after it.
             raise asyncio.CancelledError
-        log = run.log
-        write = log.pending = Write(
-            run.key, log.epoch, base_seq=0, base_version=0, items=[], version=0, status="", due_at=None
+        write = run.log.outbox.pending = Write(
+            run.key, run.log.epoch, base_seq=0, base_version=0, items=[], version=0, status="", due_at=None
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
@@ -335,38 +330,28 @@ class Log:
             try:
                 batch.writes.append(self._complete(run))
             except Exception as error:
-                _unbook(run, run.log.flight)
-                run.log.flight, run.log.flight_size = None, 0
+                outbox = run.log.outbox
+                _unbook(run, outbox.flight)
+                outbox.flight, outbox.flight_size = None, 0
                 self._fail_waiters(run, WeftlineError("The run cannot be written."))
                 self._observer.unwritable(run, error)
             else:
                 batch.runs.append(run)
-                batch.drafts.append(run.log.taken_drafts())
+                batch.drafts.append(run.log.outbox.taken_drafts())
         return batch
 
     def _complete(self, run: LiveRun) -> Write:
-        """Fills in the row as it will be after this write.
-
-        The state is stored when the run ends, and before that only once the newer facts take up as many bytes as it
-        does, also when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer.
-        A new doubt is stored at once, because lists and snapshots show it and do not read the log for that.
-        """
-        log, state = run.log, run.log.state
-        write = log.pending
-        assert write is not None
-        log.pending, log.flight = None, write
-        log.size, log.flight_size = 0, log.size
-        write.base_seq, write.base_version = log.durable + 1, log.row_version
-        log.flight_seq = log.next_seq - 1
+        """Fills in the row as it will be after this write."""
+        log, row, state = run.log, run.log.row, run.log.state
+        write = log.outbox.take(log.next_seq - 1)
+        write.base_seq, write.base_version = log.durable + 1, row.version
         write.version, write.status, write.format = state.version, log.status, FORMAT
         behind = run.residency is BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
-        write.started_at, write.ended_at = log.started_at, log.ended_at
-        doubtful = state.guards.doubts is not log.stored_doubts
-        if log.unstored and (state.ended or doubtful or log.unstored >= max(log.state_size, STATE_BYTES)):
+        write.started_at, write.ended_at = row.started_at, row.ended_at
+        if log.stored.is_stale(state):
             write.state, write.fold = encode_state(state), FOLD
-            log.unstored, log.state_size = 0, len(write.state)
-            log.stored_doubts = state.guards.doubts
+            log.stored.store(state, len(write.state))
         if run.new is not None:
             write.new, run.new = run.new, None
         return write
@@ -379,16 +364,16 @@ class Log:
         refused: list[tuple[LiveRun, Write, list[Draft]]] = []
         sizes: list[int] = []
         for run, write, heads, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
-            log = run.log
-            log.flight = None
-            sizes.append(log.flight_size)
+            log, outbox = run.log, run.log.outbox
+            outbox.flight = None
+            sizes.append(outbox.flight_size)
             if result.outcome == "ok":
-                log.row_version, log.row_due = write.version, write.due_at
-                log.durable, log.flight_size = log.flight_seq, 0
+                log.row.version, log.row.due_at = write.version, write.due_at
+                log.durable, outbox.flight_size = outbox.flight_seq, 0
                 if write.bookings and run.work.account is not None:
                     run.work.account.committed(write.bookings)
                 if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
-                    _wake(log)
+                    log.wake()
             elif result.outcome == "refused":
                 refused.append((run, write, heads))
                 self.refusal = result.error or Unavailable("The store refuses writes.")
@@ -415,25 +400,11 @@ class Log:
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
                 self._drop(run, write, _not_accepting())
                 continue
-            later = log.pending
-            log.pending = write
-            log.size, log.flight_size = log.size + log.flight_size, 0
             if write.state is not None:
                 write.state = None
-                log.unstored = max(log.unstored, log.state_size, STATE_BYTES)  # it comes with the next write
-            log.drafts = heads + (log.drafts or [])
-            if later is None:
+                log.stored.was_refused()
+            if log.outbox.put_back(write, heads):
                 self._touched.append(run)
-            else:
-                write.items += later.items
-                write.thread_end = later.thread_end or write.thread_end
-                write.progress = max(write.progress, later.progress)
-                write.children += later.children
-                write.awaits += later.awaits
-                write.answered += later.answered
-                write.bookings += later.bookings
-                write.closes = write.closes or later.closes
-                write.wakes = later.wakes if write.wakes is None else write.wakes
         self._try_later()
 
     def _try_later(self) -> None:
@@ -479,8 +450,8 @@ class Log:
 
     def _drop(self, run: LiveRun, write: Write, error: WeftlineError) -> None:
         """Drops a run whose memory is ahead of a log that will not catch up, and the write that failed."""
-        _unbook(run, write, run.log.pending)
-        run.log.pending = None
+        _unbook(run, write, run.log.outbox.pending)
+        run.log.outbox.pending = None
         self._touched = [other for other in self._touched if other is not run]
         self._fail_waiters(run, error)
         self._observer.lost(run)
@@ -511,17 +482,6 @@ def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: 
     deadline_at = None if head.timeout_us is None else at + head.timeout_us
     tool = state.batch.calls[head.index].name if 0 <= head.index < len(state.batch.calls) else ""
     return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)
-
-
-def _wake(log: RunLog) -> None:
-    """Tells those who wait for what is durable now."""
-    later: list[Waiter] = []
-    for waiter in log.taken_waiters():
-        if waiter.seq > log.durable:
-            later.append(waiter)
-        elif not waiter.future.done():
-            waiter.future.set_result(None)
-    log.waiters = later or None
 
 
 def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:

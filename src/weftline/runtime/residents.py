@@ -1,8 +1,6 @@
-"""The runs in memory, and what moves them: drivers and commits.
+"""The runs in memory, and what moves them: facts from outside, and drivers. What commits do is in `commits.py`.
 
-Only active runs are here, and for a few seconds those that were just parked. What follows from a commit (the next run
-of a thread, notifying readers, dropping a parked run) is tied to the commit itself, never to the caller. `Residency`
-draws the phases of a run.
+Only active runs are here, and for a few seconds those that were just parked. `Residency` draws the phases of a run.
 """
 
 from __future__ import annotations
@@ -14,21 +12,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from weftline.errors import NotFound, RateLimited, StoreError, no_such_run
+from weftline.errors import RateLimited, StoreError, no_such_run
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import CancelRequested, RunEnded, TimerFired
-from weftline.kernel.policy import CapReached
+from weftline.kernel.entries import CancelRequested, TimerFired
 from weftline.plan import RunPlan
 from weftline.runtime import ids
 from weftline.runtime.behind import BehindRuns
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
+from weftline.runtime.commits import Commits
 from weftline.runtime.driver import CUT_S, Driver
-from weftline.runtime.failures import report_doubts, report_failure
-from weftline.runtime.hub import Hub, committed_batch
+from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.lineage import Lineage, note_calls, publish_waits
+from weftline.runtime.lineage import Lineage, note_calls
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
@@ -37,7 +34,7 @@ from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
-from weftline.store.base import LogStore, Progress, Write, Written
+from weftline.store.base import LogStore, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -74,25 +71,24 @@ class Residents:
         self._hub = hub
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._runs: dict[int, LiveRun] = {}
+        self.runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept = RetainedRuns(self._let_go)
         self._leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._behind = BehindRuns()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.on_ended: Callable[[], None] | None = None
-        """Called after a commit that ended a run, or asked people something."""
-        self.on_unopened_end: Callable[[LiveRun], None] | None = None
-        """Called after a commit that ended a run whose tools were not needed here."""
         self._knows = knows
         self._scheduler = Scheduler(self._start, max_per_workspace=limits.max_runs_per_workspace)
         self.timers = Timers(store, self, clock=clock)
-        self.log = Log(store, clock=clock, observer=self)
-        self.driver = new_driver(self.log, self.timers.watch)
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
-        self.driver.on_calls = partial(note_calls, self._runs, self.driver.note)
+        self.commits = Commits(
+            self, hub=hub, ledger=ledger, timers=self.timers, recovery=self.recovery, lineage=self._lineage
+        )
+        self.log = Log(store, clock=clock, observer=self.commits)
+        self.driver = new_driver(self.log, self.timers.watch)
+        self.driver.on_calls = partial(note_calls, self.runs, self.driver.note)
 
     @property
     def stopping(self) -> bool:
@@ -101,11 +97,11 @@ class Residents:
     # Coming and going
 
     def resident(self, key: int) -> LiveRun | None:
-        return self._runs.get(key)
+        return self.runs.get(key)
 
     def add(self, run: LiveRun) -> None:
         """Takes in a new run."""
-        self._runs[run.key] = run
+        self.runs[run.key] = run
         self._open_account(run)
         if run.residency is BEHIND:
             self._behind.add(run)
@@ -126,7 +122,7 @@ class Residents:
 
         There is no await between finding the run in memory and returning it.
         """
-        while (run := self._runs.get(key)) is None:
+        while (run := self.runs.get(key)) is None:
             loading = self._loading.get(key)
             if loading is None:
                 loading = self._loading[key] = self._loop.create_task(self._read(key))
@@ -171,11 +167,11 @@ class Residents:
             except BaseException:
                 self._store.release(key, run.log.epoch)
                 raise
-            self._runs[key] = run
+            self.runs[key] = run
             self._open_account(run)
             self._kept.keep(run)
             self.driver.record(run, ends)
-            self._cut_children(run)
+            self.cut_children(run)
         return run
 
     def _open_account(self, run: LiveRun) -> None:
@@ -188,10 +184,10 @@ class Residents:
             parent=run.state.parent,
         )
 
-    def _cut_children(self, run: LiveRun) -> None:
+    def cut_children(self, run: LiveRun) -> None:
         """Cancels the children of a run whose time is up; its own calls are closed already."""
         if run.state.policy.reached == "time_budget" and run.state.open_children:
-            self._spawn(self._lineage.cancel(run.state.open_children))
+            self.spawn(self._lineage.cancel(run.state.open_children))
 
     def _let_go(self, run: LiveRun) -> None:
         """Drops a parked run from memory, unless there is something to do for it after all."""
@@ -201,10 +197,10 @@ class Residents:
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self.recovery.hold_back(run):
             self.consider(run)
-        elif any(ids.key_of(child) in self._runs for child in run.state.open_children):
+        elif any(ids.key_of(child) in self.runs for child in run.state.open_children):
             pass  # its code hears of what they do; it is kept again when they leave
         else:
-            self._forget(run)
+            self.forget(run)
             self.recovery.left(run.key)
 
     def _is_elsewhere(self, run: LiveRun) -> bool:
@@ -212,16 +208,17 @@ class Residents:
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
-    def _forget(self, run: LiveRun) -> None:
+    def forget(self, run: LiveRun) -> None:
+        """It leaves memory."""
         self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
         self._leave(run)
-        parent = self._runs.get(run.parent) if run.parent is not None else None
+        parent = self.runs.get(run.parent) if run.parent is not None else None
         if parent is not None and not parent.active:
             self._kept.keep(parent)
-        if self._runs.get(run.key) is run:
-            del self._runs[run.key]
+        if self.runs.get(run.key) is run:
+            del self.runs[run.key]
             self._store.release(run.key, run.log.epoch)
             if not run.state.ended:
                 self._hub.forget(run.key)
@@ -296,7 +293,7 @@ class Residents:
             case Cut.NO if run.task is not None and not self.stopping:
                 run.log.due_at = 0  # the next process ends it, if this one does not
                 run.driving.cut = Cut.BEGUN
-                self._spawn(self._cut_and_end(run))
+                self.spawn(self._cut_and_end(run))
             case Cut.BEGUN:
                 pass
             case Cut.NO | Cut.DONE:
@@ -324,7 +321,7 @@ class Residents:
         if run.task is not None and run.driving.cut is Cut.NO:
             run.task.cancel()
         if not run.state.ended:
-            self._spawn(self._lineage.cancel(run.state.open_children, by=run.state.control.cancelled_by))
+            self.spawn(self._lineage.cancel(run.state.open_children, by=run.state.control.cancelled_by))
 
     def _start_over(self, run: LiveRun, error: BaseException) -> None:
         """A driver failed, perhaps between two changes that belong together: the run continues from its log.
@@ -337,9 +334,9 @@ class Residents:
         self._kept.drop(run)
         run.move(GONE)
         self._leave(run)
-        del self._runs[run.key]
+        del self.runs[run.key]
         self._end_driver(run)
-        self._spawn(self.recovery.again(run.key, error))
+        self.spawn(self.recovery.again(run.key, error))
 
     def _end_driver(self, run: LiveRun) -> None:
         """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
@@ -372,8 +369,9 @@ class Residents:
     def _store_due(self, run: LiveRun) -> None:
         """Has the row say when the run is due, unless it does or is about to."""
         log = run.log
-        on_its_way = log.flight.due_at if log.flight is not None else log.row_due
-        if log.pending is None and on_its_way != log.due_at:
+        flight = log.outbox.flight
+        on_its_way = flight.due_at if flight is not None else log.row.due_at
+        if log.outbox.pending is None and on_its_way != log.due_at:
             self.log.write_row(run)
 
     def _start(self, run: LiveRun) -> None:
@@ -394,15 +392,15 @@ class Residents:
         error = None if task.cancelled() else task.exception()
         if run.gone:
             self._leave(run)  # its tools may have been opened after it was forgotten
-            if run.log.idle and self._leaving.get(run.key) is run:
+            if run.log.outbox.empty and self._leaving.get(run.key) is run:
                 del self._leaving[run.key]
             return
         run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
-            if run.log.idle:
-                self._forget(run)
+            if run.log.outbox.empty:
+                self.forget(run)
         elif error is not None:
             self._start_over(run, error)
         elif not self.stopping:
@@ -417,12 +415,12 @@ class Residents:
         """Starts nothing new, and waits for what is under way, `drain_s` at most."""
         self.driver.stopping = True
         self.timers.stop()
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
     async def cut(self) -> bool:
         """Ends what is still under way and makes everything appended durable. Returns whether the store took it."""
-        left = {run.task: run for run in self._runs.values() if run.task is not None}
+        left = {run.task: run for run in self.runs.values() if run.task is not None}
         for task in left:
             task.cancel()
         for task in await wait_while_running(left, timeout_s=CUT_S):
@@ -449,105 +447,26 @@ class Residents:
         self.driver.stopping = True
         self.timers.stop()
         self._kept.stop()
-        for task in [*self._tasks, *[run.task for run in self._runs.values() if run.task is not None]]:
+        for task in [*self._tasks, *[run.task for run in self.runs.values() if run.task is not None]]:
             task.cancel()
 
-    # What follows from a commit
+    # What commits do with runs
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
-        self._kept.sweep_if_full()
-        if write.items:
-            facts = [draft.head for draft in heads]
-            batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
-            self._hub.publish(run.key, batch, workspace=run.workspace)
-        if write.progress is _ENDED:
-            self.recovery.progressed(run.key)
-        state = run.log.state
-        parent = state.parent
-        if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
-            self._hub.notify_below(ids.key_of(parent.root or parent.run))
-        if parent is not None:
-            publish_waits(self._runs, self.take, run)
-        if state.guards.doubts:
-            report_doubts(run.work, heads)
-        if write.new is not None and run.residency is BEHIND and not result.queued:
-            self._move_up(run)
-        elif run.log.due_at and not run.active:
-            self.timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
-        if result.promoted is not None:
-            self._promote(result.promoted)
-        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
-            self._cut_children(run)
-        for child in write.children:
-            self._hub.begun(child)
-            self._spawn(self._lineage.wake(child.key))
-        if write.wakes is not None and not self._lineage.hand_over(run, write):
-            self._spawn(self._lineage.wake(write.wakes))
-        if self.on_ended is not None and (write.awaits or write.ended_at is not None):
-            self.on_ended()
-        if write.ended_at is not None:
-            if write.closes is not None:
-                self._ledger.forget(write.closes)
-            report_failure(run.work, heads)
-            toolbox = run.work.toolbox
-            if toolbox is not None and toolbox.code is not None:
-                last = heads[-1]
-                assert isinstance(last.head, RunEnded)
-                toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
-            elif toolbox is None and self.on_unopened_end is not None:
-                self.on_unopened_end(run)
-            if not run.active and run.log.idle:
-                self._forget(run)
-
-    def _promote(self, key: int) -> None:
-        run = self._runs.get(key)
-        if run is None:
-            self._spawn(self._promote_later(key))
-        elif run.residency is BEHIND:
-            self._move_up(run)
-
-    def _move_up(self, run: LiveRun) -> None:
+    def move_up(self, run: LiveRun) -> None:
         """No earlier run of its thread is left."""
         self._behind.drop(run)
         run.move(PARKED)
-        run.log.row_due = 0
+        run.log.row.due_at = 0
         self.consider(run)
 
-    async def _promote_later(self, key: int) -> None:
-        run = await self.load_surely(key)
-        if run.residency is BEHIND:
-            self._move_up(run)
-        else:
-            self.consider(run)
+    def make_room(self) -> None:
+        self._kept.sweep_if_full()
 
-    def lost(self, run: LiveRun) -> None:
-        """The run's memory was ahead of its log and is gone; the run continues from the log."""
-        self._forget(run)
+    def drop(self, run: LiveRun) -> None:
+        """Its memory is ahead of a log that will not catch up."""
+        self.forget(run)
         if run.task is not None:
             self._end_driver(run)
-        if self.log.refusal is None and not self.stopping:
-            self._spawn(self._load_again(run.key))
-
-    def unwritable(self, run: LiveRun, error: Exception) -> None:
-        """As if its driver had failed: it is tried again from the log, and given up after the third time."""
-        logger.error("run %s: it cannot be written", run.id, exc_info=error)
-        self._forget(run)
-        if run.task is not None:
-            self._end_driver(run)
-        if not self.stopping:
-            self._spawn(self.recovery.again(run.key, error))
-
-    async def _load_again(self, key: int) -> None:
-        await asyncio.sleep(0.1)
-        try:
-            self.consider(await self.load_surely(key))
-        except NotFound:
-            pass  # its first write failed: it never existed
-
-    def store_is_well(self) -> None:
-        """Picks up the runs that were dropped while the store refused."""
-        if not self.stopping:
-            self._spawn(self.recovery.pick_up())
 
     # What timers and recovery do with runs
 
@@ -566,7 +485,7 @@ class Residents:
         children = run.state.open_children
         self.driver.record(run, facts)
         if children:
-            self._spawn(self._cancel_after(run, children))
+            self.spawn(self._cancel_after(run, children))
 
     async def _cancel_after(self, run: LiveRun, children: Sequence[str]) -> None:
         """Cancels the children of a run that has ended before them, once that is durable."""
@@ -586,7 +505,8 @@ class Residents:
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work beside the runs, which ends with the process."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)

@@ -63,7 +63,7 @@ class RetainedRuns:
             if len(self._runs) <= MAX_RETAINED and run.touched_s > now - KEEP_S:
                 break
             self._runs.pop(run.key, None)
-            if run.log.idle:
+            if run.log.outbox.empty:
                 self._let_go(run)
             elif not run.active and not run.gone:
                 run.touched_s = now

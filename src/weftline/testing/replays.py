@@ -17,7 +17,7 @@ def replay(recording: str | Path, *, agents: Iterable[Definition[Any, Any]] | st
     """Runs an exported run again, offline, with the agents that are given or those of a Python file.
 
     Models, tools, clients and people are answered from the recording. Raises `AssertionError` with the first difference
-    if the run leads elsewhere.
+    if the run diverges from its log.
     """
     given = load_agents_file(agents).agents.values() if isinstance(agents, str | Path) else agents
     done = asyncio.run(replay_file(Path(recording), agents=given))

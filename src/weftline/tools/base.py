@@ -103,7 +103,7 @@ class ToolQuestion(Exception):
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         if isinstance(options, str):
-            raise TypeError(f"options must be a sequence of texts, not the text {options!r}")
+            raise TypeError(f"options must be a sequence of strings, not the string {options!r}")
         super().__init__(question)
         self.question = question
         self.options = tuple([str(one) for one in options])

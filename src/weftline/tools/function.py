@@ -140,7 +140,7 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
         self.in_doubt = in_doubt
         if isinstance(tags, str):
-            raise ValueError(f"tool {self.name!r}: tags are a list, not a text")
+            raise ValueError(f"tool {self.name!r}: tags are a list, not a string")
         self.tags = frozenset(tags)
         self.bookkeeping = bookkeeping
         self.terminal = terminal
@@ -286,7 +286,7 @@ class FunctionTool(Generic[P, R, D]):
         given = {name: value for name, value in self.parameters.keywords(args).items() if name in taken}
         question = cast(object, confirm(**given))
         if question is not None and not isinstance(question, str):
-            raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a text or None")
+            raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a string or None")
         return question or None
 
     async def reconcile(self, args: bytes, context: ToolContext[D]) -> Reconciled:

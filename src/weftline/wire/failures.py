@@ -24,6 +24,7 @@ from weftline.outcome import telemetry_of
 from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
 from weftline.wire.limits import MAX_FAILURE_BYTES
 from weftline.wire.unknown_fields import Shape
+from weftline.wire.validation import json_words
 
 
 class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,7 +62,7 @@ def failure_fault(value: object) -> Issue | None:
     try:
         convert(value, SentFailure)
     except ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
+        message, _, where = json_words(error).partition(" - at `$")
         return Issue("failure" + where.rstrip("`"), message)
     return None
 

@@ -92,7 +92,7 @@ class LeavesChildrenAlone(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("begins_children_apart", "H1 C1 C4 C6", log=BeginsChildrenApart, first_seed=103, every=7),
+    Bug("begins_children_apart", "H1 C1 C4 C6", log=BeginsChildrenApart, first_seed=397, every=7),
     Bug("wakes_no_parents", "C6", log=WakesNoParents, first_seed=12, every=7),
     Bug("counts_nothing_below", "H3", engine=CountsNothingBelow, first_seed=12, every=7),
     Bug("lifts_budgets_below", "B3", log=LiftsBudgetsBelow, first_seed=12, every=7),

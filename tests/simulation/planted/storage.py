@@ -150,6 +150,6 @@ BUGS = (
     Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=80),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial, first_seed=4),
-    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=407),
+    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=530),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
 )

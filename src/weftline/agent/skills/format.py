@@ -168,7 +168,7 @@ def _is_text(values: dict[str, Value], name: str) -> bool:
 
 def _metadata_faults(value: Value) -> Iterable[Issue]:
     if not isinstance(value, dict):
-        yield Issue("metadata", "must be a mapping of names to texts")
+        yield Issue("metadata", "must be a mapping of names to strings")
         return
     for name, item in value.items():
         if not isinstance(item, str):

@@ -61,6 +61,7 @@ from weftline.server.schemas.oauth import (
 )
 from weftline.store.records.apps import App as StoredApp
 from weftline.wire.responses import Ok
+from weftline.wire.validation import json_words
 from weftline.workspace import apps, grants
 from weftline.workspace.client_documents import is_document
 from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
@@ -289,7 +290,7 @@ async def register(app: App, request: Request, principal: Principal) -> Response
     try:
         body = _new_client.decode(await request.body(limit=_REGISTRATION_BYTES))
     except (DecodeError, RecursionError, TooLarge) as error:
-        raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {error}") from None
+        raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {json_words(error)}") from None
     made = await register_client(app.workspaces, Registration(**asdict(body)))
     return _json(registered_json(made), status=201)
 

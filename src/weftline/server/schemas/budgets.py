@@ -78,7 +78,7 @@ def parse_budget(body: bytes) -> SentBudget:
     except ValidationError as error:
         raise refused(error, BudgetLimitsModel, fields) from None
     issues = [
-        Issue(f"limits.{place}.limit", issue)
+        Issue(f"limits[{place}].limit", issue)
         for place, one in enumerate(sent.limits)
         if (issue := amount_issue(one.unit, one.limit))
     ]

@@ -294,7 +294,8 @@ class MemoryLog:
         end, records = write.thread_end, self._records
         assert end is not None
         if end.messages:
-            thread_queue.add_messages(records, end, run=write.key, format=write.format)
+            messages = [(message, None) for message in end.messages]
+            thread_queue.add_messages(records, end.thread, messages, run=write.key, format=write.format)
         if thread_queue.active_run(records, end.thread) != write.key:
             return None
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]

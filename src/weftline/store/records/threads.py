@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from weftline.store import crashpoints
 from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, SqlValue, one, statement
+from weftline.store.pieces import MESSAGE
 
 _NAMES = (
     "key",
@@ -136,7 +137,7 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
 
 def messages_of(key: int) -> Query[list[tuple[int, bytes]]]:
     """The messages of a thread, oldest first, each with the run that left it there."""
-    rows = yield from statement("SELECT run, message FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
+    rows = yield from statement(f"SELECT run, {MESSAGE} FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
     return [(row[0], row[1]) for row in rows]
 
 

@@ -25,6 +25,7 @@ from weftline.store.sqlite.connection import check_version, connect, migrations,
 from weftline.store.sqlite.contents import unreadable
 from weftline.store.sqlite.directory import DATABASE, StoreDirectory
 from weftline.store.sqlite.drafts import check_finished, complete, draft_of, sync
+from weftline.store.sqlite.pieces import understand
 
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _PAGES = 2000
@@ -86,6 +87,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
         # No crash: the owner was at work when the copy was made.
         copy.execute("UPDATE store SET clean = 1, died = NULL, held = 1")
         copy.set_progress_handler(stop, _STEPS)
+        understand(copy)
         try:
             find_damage(copy, path=source.parent, thorough=True)
             # The values of an older store are looked at once it has been migrated and is backed up again.

@@ -17,6 +17,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store.sqlite.failures import read_error
+from weftline.store.sqlite.pieces import understand
 
 
 def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> apsw.Connection:
@@ -40,6 +41,7 @@ def connect(path: Path, *, read_only: bool = False, vfs: str | None = None) -> a
                 if sys.platform == "darwin":
                     db.execute("PRAGMA fullfsync = 1")
             db.execute("PRAGMA cache_size = -8192")
+            understand(db)
         except apsw.NotADBError:
             raise StoreError(f"{path} is not a Weftline store.") from None
         except (apsw.Error, OSError) as error:

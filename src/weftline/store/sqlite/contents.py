@@ -18,12 +18,13 @@ from weftline.kernel.entries import FORMAT
 from weftline.kernel.state import FOLD, decode_state
 from weftline.plan import decode_plan
 from weftline.store.copies import Unreadable
+from weftline.store.pieces import BODY, MESSAGE
 
 _decode_any = Decoder(dict[str, Raw]).decode
 
 # Texts are read as bytes: apsw raises on those that are not UTF-8. What newer code has written is not for us to judge.
 _ENTRIES = (
-    "SELECT runs.key, CAST(runs.salt AS BLOB), seq, CAST(kind AS BLOB), head, body"
+    f"SELECT runs.key, CAST(runs.salt AS BLOB), seq, CAST(kind AS BLOB), head, {BODY}"
     " FROM entries JOIN runs ON runs.key = entries.run WHERE runs.format <= ?"
 )
 _DELTAS = (
@@ -35,7 +36,7 @@ _RUNS = (
     " FROM runs WHERE format <= ?1"
 )
 _MESSAGES = (
-    "SELECT runs.key, CAST(runs.salt AS BLOB), pos, message FROM thread_messages"
+    f"SELECT runs.key, CAST(runs.salt AS BLOB), pos, {MESSAGE} FROM thread_messages"
     " JOIN runs ON runs.key = thread_messages.run WHERE runs.format <= ?"
 )
 _SPECS = (
@@ -69,7 +70,7 @@ def unreadable(db: apsw.Connection) -> Iterator[Unreadable]:
             yield Unreadable(f"the {kind} {_text(name)!r}")
     for id, data in _rows(db, _BLOBS):
         if sha256(data).hexdigest() != _text(id):
-            yield Unreadable(f"the attachment {_text(id)}")
+            yield Unreadable(f"the attachment or long text {_text(id)}")
 
 
 def _rows(db: apsw.Connection, query: str, *values: int) -> Any:

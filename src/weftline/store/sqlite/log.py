@@ -15,6 +15,7 @@ from msgspec import Struct
 from weftline.store.base import Loaded, RunRow, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.outcomes import moved_on
+from weftline.store.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
 from weftline.store.sqlite import recovering, retention, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
@@ -151,7 +152,7 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
     row = run_row(columns)
     if limit is ON_THE_LOOP:
         _check_size(db, row)
-    created: Any = db.execute("SELECT body FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
+    created: Any = db.execute(f"SELECT {BODY} FROM entries WHERE run = ? AND seq = 1", (key,)).fetchone()
     folded = row.state_seq if row.state else 0
     return Loaded(
         row,
@@ -166,12 +167,12 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
 
 def _check_size(db: apsw.Connection, row: RunRow) -> None:
     """Raises `NotOnTheLoop` if the run's log and its thread's messages are too large; their sizes are known unread."""
-    looks = [("SELECT length(body) AS size FROM entries WHERE run = ?", row.key)]
+    looks = [(f"SELECT {BODY_BYTES} AS bytes FROM entries WHERE run = ?", row.key)]
     if row.thread is not None:
-        looks.append(("SELECT length(message) AS size FROM thread_messages WHERE thread = ?", row.thread))
+        looks.append((f"SELECT {MESSAGE_BYTES} AS bytes FROM thread_messages WHERE thread = ?", row.thread))
     for query, key in looks:
         sums: Any = db.execute(
-            f"SELECT count(*), total(size) FROM ({query} LIMIT ?)", (key, ON_THE_LOOP.rows)
+            f"SELECT count(*), total(bytes) FROM ({query} LIMIT ?)", (key, ON_THE_LOOP.rows)
         ).fetchone()
         if sums[0] == ON_THE_LOOP.rows or sums[1] > ON_THE_LOOP.bytes:
             raise NotOnTheLoop

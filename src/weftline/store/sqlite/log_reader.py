@@ -12,6 +12,7 @@ import apsw
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
 from weftline.store.database import SqlValue
+from weftline.store.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite import await_lists, run_lists, thread_queue
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.failures import read_error
@@ -24,14 +25,14 @@ _ON_THE_LOOP_BYTES = 64 * 1024
 _NO_LIMIT = 2**62
 # The length of a blob is known without reading it.
 _ONE_ENTRY = (
-    "SELECT seq, at, kind, head, CASE WHEN length(body) <= ? THEN body END, 1, length(body)"
+    f"SELECT seq, at, kind, head, CASE WHEN {BODY_BYTES} <= ? THEN {BODY} END, 1, {BODY_BYTES}"
     " FROM entries WHERE run = ? AND seq = ?"
 )
 _ONE_DELTA = (
     "SELECT seq, at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, length(bodies)"
     " FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 )
-_SIZE = "SELECT coalesce(sum(length(head) + length(body)), 0) FROM entries WHERE run = ?"
+_SIZE = f"SELECT coalesce(sum(length(head) + {BODY_BYTES}), 0) FROM entries WHERE run = ?"
 _ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
 
 

@@ -10,6 +10,7 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import Page, Stored
+from weftline.store.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_bytes
 
 
@@ -29,7 +30,7 @@ _PAGE = (
     f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 ORDER BY seq"
 )
 # A body that is too large is skipped unread: SQLite knows its length without reading it.
-_SMALL_PAGE = _PAGE.replace(", body,", ", CASE WHEN length(body) <= ?4 THEN body END,").replace(
+_SMALL_PAGE = _PAGE.replace(f", {BODY},", f", CASE WHEN {BODY_BYTES} <= ?4 THEN {BODY} END,").replace(
     ", bodies,", ", CASE WHEN length(bodies) <= ?4 THEN bodies END,"
 )
 

@@ -17,6 +17,12 @@ BATCH_S = 0.02
 """How many runs one transaction examines, and for how long, so that runs under way do not wait long."""
 SHRINK_PAGES = 256
 
+_STAYING = (
+    "SELECT body FROM entries WHERE run = ?1 UNION ALL SELECT message FROM thread_messages"
+    " WHERE thread = (SELECT thread FROM runs WHERE key = ?1) AND run = ?1"
+)
+"""As they are stored: with the ids of what they name."""
+
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
     """Trims the next runs with a key above `after` that ended before that time.
@@ -36,22 +42,24 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         gone = db.changes()
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
-        _let_go_of_blobs(db, last)
+        if gone:
+            _let_go_of_blobs(db, last)
         if monotonic() > until_s:
             break
     return last, trimmed
 
 
 def _let_go_of_blobs(db: apsw.Connection, run: int) -> None:
-    """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
+    """Removes what this run alone has named, except for what its last entry and its thread's messages still name."""
     names: list[Any] = db.execute("SELECT workspace, blob FROM run_blobs WHERE run = ?", (run,)).fetchall()
     if not names:
         return
-    row: Any = db.execute("SELECT thread IS NOT NULL AND status = 'succeeded' FROM runs WHERE key = ?", (run,))
-    if row.fetchone()[0]:
-        return
-    db.execute("DELETE FROM run_blobs WHERE run = ?", (run,))
+    rows: list[Any] = db.execute(_STAYING, (run,)).fetchall()
+    staying = [row[0] for row in rows]
     for workspace, blob in names:
+        if any(blob.encode() in row for row in staying):
+            continue
+        db.execute("DELETE FROM run_blobs WHERE run = ? AND blob = ?", (run, blob))
         db.execute(
             "DELETE FROM blobs WHERE workspace = ?1 AND id = ?2"
             " AND NOT EXISTS (SELECT 1 FROM run_blobs WHERE workspace = ?1 AND blob = ?2)",

@@ -12,6 +12,7 @@ import apsw
 from weftline.store.base import RunRow, Stored
 from weftline.store.columns import Columns
 from weftline.store.database import SqlValue
+from weftline.store.pieces import BODY
 from weftline.store.sqlite.texts import rows_of
 
 RUN_COLUMNS = (
@@ -28,7 +29,7 @@ _QUEUED = 18
 _TEXTS = (1, 4, 5, 6, 7)
 """Those of the salt, the name, the agent, the metadata and the status."""
 
-ENTRY_COLUMNS = "seq, at, kind, head, body, 1"
+ENTRY_COLUMNS = f"seq, at, kind, head, {BODY}, 1"
 DELTA_COLUMNS = "seq, at, kind, x'', bodies, count"
 
 

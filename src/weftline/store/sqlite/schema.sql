@@ -56,6 +56,7 @@ CREATE TABLE thread_messages (
   pos INTEGER NOT NULL,
   run INTEGER NOT NULL,
   message BLOB NOT NULL,
+  size INTEGER, -- as in `entries`
   PRIMARY KEY (thread, pos)
 ) STRICT, WITHOUT ROWID;
 
@@ -102,7 +103,8 @@ CREATE TABLE entries (
   at INTEGER NOT NULL,
   kind TEXT NOT NULL,
   head BLOB NOT NULL,
-  body BLOB NOT NULL
+  body BLOB NOT NULL,
+  size INTEGER                    -- of the whole body, if its long strings are in `blobs`; they have marks in it
 ) STRICT;
 
 CREATE UNIQUE INDEX entries_by_seq ON entries (run, seq);
@@ -364,7 +366,8 @@ CREATE TABLE providers (
 
 CREATE UNIQUE INDEX providers_by_name ON providers (workspace, name);
 
--- Attachments, each once in a workspace: the log names them by id. Written with the run that brings them.
+-- Attachments and long strings, each once in a workspace: logs and threads name them by id. Written in the transaction of
+-- the first row that does.
 CREATE TABLE blobs (
   key INTEGER PRIMARY KEY,
   workspace INTEGER NOT NULL REFERENCES workspaces (key),

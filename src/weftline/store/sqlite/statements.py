@@ -21,6 +21,7 @@ Row = TypeVar("Row")
 _LARGEST = 256
 
 INSERT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body) VALUES ", 6, "")
+INSERT_SPLIT_ENTRIES = ("INSERT INTO entries (run, seq, at, kind, head, body, size) VALUES ", 7, "")
 INSERT_DELTAS = ("INSERT INTO deltas (run, seq, count, at, kind, bodies) VALUES ", 6, "")
 INSERT_RUNS = (
     "INSERT INTO runs (key, salt, workspace, thread, place, name, agent, metadata, status, created_at, started_at,"

@@ -7,12 +7,13 @@ Threads are records; these are the few of their columns that belong to the log. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 from msgspec import Struct
 
-from weftline.store.base import ThreadEnd
+from weftline.store.pieces import MESSAGE, MESSAGE_BYTES
 
 
 class Place(Struct, frozen=True):
@@ -45,11 +46,14 @@ def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
     return Place(rows[0][0] - 1, rows[0][1] != run)
 
 
-def add_messages(db: apsw.Connection, end: ThreadEnd, *, run: int, format: int) -> None:
-    thread = end.thread
-    for pos, message in enumerate(end.messages, _last_message(db, thread) + 1):
+def add_messages(
+    db: apsw.Connection, thread: int, messages: Sequence[tuple[bytes, int | None]], *, run: int, format: int
+) -> None:
+    """Each message is as it is to be stored, with its size if it was split."""
+    for pos, (message, size) in enumerate(messages, _last_message(db, thread) + 1):
         db.execute(
-            "INSERT INTO thread_messages (thread, pos, run, message) VALUES (?, ?, ?, ?)", (thread, pos, run, message)
+            "INSERT INTO thread_messages (thread, pos, run, message, size) VALUES (?, ?, ?, ?, ?)",
+            (thread, pos, run, message, size),
         )
     db.execute("UPDATE threads SET format = ? WHERE key = ? AND format < ?", (format, thread, format))
 
@@ -67,16 +71,16 @@ def pass_on(db: apsw.Connection, thread: int, *, to: int | None, at: int) -> Non
 
 def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     rows: list[Any] = db.execute(
-        "SELECT message FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
+        f"SELECT {MESSAGE} FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
     ).fetchall()
     return [row[0] for row in rows]
 
 
 def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
     """`messages` within these limits, or None if there are more; a message that is too large is not read."""
-    # The length of a blob is known without reading it.
     rows: Any = db.execute(
-        "SELECT length(message), CASE WHEN length(message) <= ? THEN message END FROM thread_messages WHERE thread = ?"
+        f"SELECT {MESSAGE_BYTES}, CASE WHEN {MESSAGE_BYTES} <= ? THEN {MESSAGE} END FROM thread_messages"
+        " WHERE thread = ?"
         " ORDER BY pos LIMIT ?",
         (max_bytes, thread, max_rows + 1),
     )
@@ -96,7 +100,7 @@ def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: 
 def size(db: apsw.Connection, thread: int) -> int:
     """The bytes of the thread's messages."""
     row: Any = db.execute(
-        "SELECT coalesce(sum(length(message)), 0) FROM thread_messages WHERE thread = ?", (thread,)
+        f"SELECT coalesce(sum({MESSAGE_BYTES}), 0) FROM thread_messages WHERE thread = ?", (thread,)
     ).fetchone()
     return row[0]
 

@@ -10,10 +10,11 @@ from typing import Any
 import apsw
 from msgspec.json import decode
 
-from weftline.store.base import LEAVE_DUE, NewRun, Write, Written
+from weftline.store.base import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.database import SqlValue
 from weftline.store.outcomes import refused_by_thread
-from weftline.store.sqlite import await_lists, budget_rows, deliveries, thread_queue
+from weftline.store.pieces import PIECE_BYTES, split
+from weftline.store.sqlite import await_lists, budget_rows, deliveries, pieces, thread_queue
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.failures import Malformed, Moved
 from weftline.store.sqlite.thread_queue import Place
@@ -45,6 +46,8 @@ class _Rows:
 
     def __init__(self, writes: Sequence[Write], places: dict[int, Place]) -> None:
         self._entries: list[tuple[SqlValue, ...]] = []
+        self._split: list[tuple[SqlValue, ...]] = []
+        self._pieces: list[pieces.Piece] = []
         self._deltas: list[tuple[SqlValue, ...]] = []
         self._created: list[tuple[SqlValue, ...]] = []
         self._updated: list[tuple[SqlValue, ...]] = []
@@ -94,6 +97,9 @@ class _Rows:
             sql.run_many(db, sql.INSERT_BLOBS, [row])
         if self._named:
             sql.run_many(db, sql.INSERT_RUN_BLOBS, self._named)
+        if self._split:
+            sql.run_many(db, sql.INSERT_SPLIT_ENTRIES, self._split)
+            pieces.keep(db, self._pieces)
 
     def _number(self, write: Write) -> int:
         """Assigns the items their seqs; returns the next one."""
@@ -102,7 +108,8 @@ class _Rows:
             if item.head:
                 if item.count != 1:
                     raise Malformed("a fact is one entry")
-                self._entries.append((key, seq, item.at, item.kind, item.head, item.body))
+                if len(item.body) < PIECE_BYTES or not self._keep_apart(key, seq, item):
+                    self._entries.append((key, seq, item.at, item.kind, item.head, item.body))
                 seq += 1
             else:
                 if item.count < 1:
@@ -110,6 +117,15 @@ class _Rows:
                 self._deltas.append((key, seq, item.count, item.at, item.kind, item.body))
                 seq += item.count
         return seq
+
+    def _keep_apart(self, run: int, seq: int, item: Item) -> bool:
+        """Whether the item has long strings, which are kept once."""
+        parts = split(item.body)
+        if parts is None:
+            return False
+        self._split.append((run, seq, item.at, item.kind, item.head, parts.body, parts.size))
+        self._pieces += [(run, id, data) for id, data in parts.pieces.items()]
+        return True
 
     def _create(self, write: Write, new: NewRun, place: Place | None, next_seq: int) -> None:
         if (write.base_seq, write.base_version) != (1, 0):
@@ -177,7 +193,8 @@ def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
     end = write.thread_end
     assert end is not None
     if end.messages:
-        thread_queue.add_messages(db, end, run=write.key, format=write.format)
+        messages = pieces.kept_apart(db, end.messages, run=write.key)
+        thread_queue.add_messages(db, end.thread, messages, run=write.key, format=write.format)
     if thread_queue.active_run(db, end.thread) != write.key:
         return None
     following: Any = db.execute(

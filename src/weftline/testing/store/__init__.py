@@ -15,7 +15,7 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, awaits, blobs, children, claims, queues, reading, records, starting
+from weftline.testing.store import appending, awaits, blobs, children, claims, large, queues, reading, records, starting
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     *reading.CHECKS,
     *records.CHECKS,
     *blobs.CHECKS,
+    *large.CHECKS,
     *awaits.CHECKS,
 )
 """Every promise, each checked on a new store."""

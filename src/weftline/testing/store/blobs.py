@@ -65,7 +65,7 @@ async def what_a_thread_has_heard_stays_and_what_it_has_not_goes(subject: Subjec
     delivered, failed = chain_of(log, 1, workspace, thread=thread), chain_of(log, 2, workspace, thread=thread)
     await commit(log, delivered.create(blobs=(A,)))
     await commit(log, failed.create(blobs=(B,)))
-    await commit(log, delivered.end(messages=[b"{}"], ended_at=100))
+    await commit(log, delivered.end(messages=[b'{"blob":"%s"}' % A.id.encode()], ended_at=100))
     await commit(log, failed.end(ended_at=100, status="failed"))
     await log.trim(before=200, after=0, workspace=None)
     assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]

@@ -90,12 +90,12 @@ async def an_entry_is_found_by_its_seq(subject: Subject) -> None:
     await commit(log, chain.append(large))
     assert (await log.entry(1, 5)) == (await log.entry(1, 5, max_bytes=100_000))
     for seq, most, size in ((5, 99_999, 100_000), (5, 10, 100_000), (3, 2, 3)):
-        size = None
+        reported = None
         try:
             await log.entry(1, seq, max_bytes=most)
         except LargeEntry as large_entry:
-            size = large_entry.size
-        assert size == size
+            reported = large_entry.size
+        assert reported == size
 
 
 async def facts_are_found_by_their_kind(subject: Subject) -> None:

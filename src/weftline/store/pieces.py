@@ -1,0 +1,165 @@
+"""Long strings of a body, kept apart from it: what is in many places, the store has once.
+
+A message of a megabyte is in the log of the run that brings it, in its thread, in every fork of the run and in the logs
+of the runs that it is handed to: each time as a string of some JSON. A store may keep the string once, under its
+digest, and the body with a mark in its place. No JSON has a zero byte in it, so a mark cannot be taken for content:
+
+    0x00 =<id>      the piece, as it is
+    0x00 a<id>      the piece, with `\\u` escapes for whatever is not ASCII, as some clients write it
+    0x00 ( … 0x00 ) a string whose content is JSON itself, such as the arguments of a call, with marks of its own
+
+Short bodies are left as they are, and so are those that have short strings only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder, encode
+
+PIECE_BYTES = 16 * 1024
+"""Strings of this length or more are pieces: a row of their own is worth it."""
+
+# How statements ask for what may be split: `whole` is a function of the database, and the length of a value is known
+# without reading it.
+BODY = "CASE WHEN size IS NULL THEN body ELSE whole(run, body) END"
+MESSAGE = "CASE WHEN size IS NULL THEN message ELSE whole(run, message) END"
+BODY_BYTES = "coalesce(size, length(body))"
+MESSAGE_BYTES = "coalesce(size, length(message))"
+
+_MARK = b"\0"
+_AS_IT_IS, _ASCII, _QUOTED, _UNQUOTED = b"=", b"a", b"(", b")"
+_ID = slice(1, 65)
+"""Where the id is in a mark."""
+
+_decode_string = Decoder(str).decode
+
+
+class Split(Struct, frozen=True):
+    """A body with marks in place of its long strings."""
+
+    body: bytes
+    size: int
+    """The bytes of the whole body."""
+    pieces: dict[str, bytes]
+    """What the marks stand for, by SHA-256 in hex."""
+
+
+def split(body: bytes) -> Split | None:
+    """None if the body is to be kept as it is."""
+    if len(body) < PIECE_BYTES or _MARK in body:
+        return None
+    pieces: dict[str, bytes] = {}
+    marked = _marked(body, pieces)
+    return Split(marked, len(body), pieces) if pieces else None
+
+
+def join(body: bytes, find: Callable[[str], bytes | None]) -> bytes:
+    """The whole body. If a piece is missing or damaged it keeps its marks, so that it cannot be decoded."""
+    try:
+        return _joined(body, find)
+    except (_Missing, DecodeError, UnicodeError):
+        return body
+
+
+class _Missing(Exception):
+    """A piece cannot be found, or the body is not one that was split."""
+
+
+def _joined(body: bytes, find: Callable[[str], bytes | None]) -> bytes:
+    first, *marks = body.split(_MARK)
+    parts, outer = [first], list[list[bytes]]()
+    for mark in marks:
+        kind = mark[:1]
+        if kind == _QUOTED:
+            outer.append(parts)
+            parts = [mark[1:]]
+        elif kind == _UNQUOTED and outer:
+            quoted = _quoted(b"".join(parts))
+            parts = [*outer.pop(), quoted, mark[1:]]
+        else:
+            piece = find(mark[_ID].decode(errors="replace"))
+            if piece is None:
+                raise _Missing
+            parts += [_in_ascii(piece) if kind == _ASCII else piece, mark[_ID.stop :]]
+    if outer:
+        raise _Missing
+    return b"".join(parts)
+
+
+def _marked(text: bytes, pieces: dict[str, bytes]) -> bytes:
+    parts: list[bytes] = []
+    done = 0
+    for start, end in _long_strings(text):
+        parts += [text[done:start], _mark(text[start:end], pieces)]
+        done = end
+    parts.append(text[done:])
+    return b"".join(parts)
+
+
+def _mark(string: bytes, pieces: dict[str, bytes]) -> bytes:
+    if string[:1] in (b"{", b"[") and b'\\"' in string:
+        inside: dict[str, bytes] = {}
+        content = _content(string)
+        if content is not None and _MARK not in content:
+            marked = _marked(content, inside)
+            if inside:
+                pieces |= inside
+                return b"".join((_MARK, _QUOTED, marked, _MARK, _UNQUOTED))
+    kind = _AS_IT_IS
+    if b"\\u" in string and (other := _not_in_ascii(string)) is not None:
+        kind, string = _ASCII, other
+    id = sha256(string).hexdigest()
+    pieces[id] = string
+    return b"".join((_MARK, kind, id.encode()))
+
+
+def _content(string: bytes) -> bytes | None:
+    """What is quoted; None if quoting it gives something else."""
+    try:
+        content = _decode_string(b'"%s"' % string).encode()
+    except (DecodeError, UnicodeError):
+        return None
+    return content if _quoted(content) == string else None
+
+
+def _quoted(content: bytes) -> bytes:
+    return encode(content.decode())[1:-1]
+
+
+def _not_in_ascii(string: bytes) -> bytes | None:
+    """The same string with its characters as they are; None if there is no way back."""
+    try:
+        other = encode(_decode_string(b'"%s"' % string))[1:-1]
+    except (DecodeError, UnicodeError):
+        return None
+    return other if _in_ascii(other) == string else None
+
+
+def _in_ascii(string: bytes) -> bytes:
+    return json.dumps(_decode_string(b'"%s"' % string)).encode()[1:-1]
+
+
+def _long_strings(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where the long strings of some JSON are, without their quotes.
+
+    In steps of the length that a string must have, so that the many short ones of a long body cost next to nothing.
+    """
+    if b"\\" in text:  # with the escapes made harmless, every quote begins or ends a string
+        text = text.replace(b"\\\\", b"..").replace(b'\\"', b"..")
+    at, inside = 0, False
+    while at + PIECE_BYTES <= len(text):
+        last = text.rfind(b'"', at, at + PIECE_BYTES)
+        if last >= 0:
+            inside ^= bool(text.count(b'"', at, last + 1) & 1)
+            at = last + 1
+            continue
+        end = text.find(b'"', at + PIECE_BYTES)
+        if end < 0:
+            return
+        if inside:
+            yield at, end
+        at, inside = end + 1, not inside

@@ -1,0 +1,67 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Long strings of bodies and messages in SQLite: each is a blob of its workspace, named by the runs that have it.
+
+A row that was split has the size of the whole in `size`; every other row has none, and nothing is looked up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from weftline.store.pieces import join, split
+
+Piece = tuple[int, str, bytes]
+"""The run that has it, its id and its content."""
+
+_PIECE = (
+    "SELECT blobs.data FROM run_blobs JOIN blobs ON blobs.workspace = run_blobs.workspace AND blobs.id = run_blobs.blob"
+    " WHERE run_blobs.run = ? AND run_blobs.blob = ?"
+)
+
+
+def understand(db: apsw.Connection) -> None:
+    """Lets the statements of a connection ask for whole bodies."""
+
+    def whole(*row: Any) -> bytes:
+        run, body = row
+
+        def find(id: str) -> bytes | None:
+            row: Any = db.execute(_PIECE, (run, id)).fetchone()
+            return row[0] if row else None
+
+        return join(body, find)
+
+    db.create_scalar_function("whole", whole, 2)
+
+
+def keep(db: apsw.Connection, pieces: Sequence[Piece]) -> None:
+    """Adds what the store does not have yet. The runs are there already."""
+    for run, id, data in pieces:
+        # One by one: they are few and large.
+        db.execute(
+            "INSERT INTO blobs (workspace, id, data) SELECT workspace, ?, ? FROM runs WHERE key = ?"
+            " ON CONFLICT DO NOTHING",
+            (id, data, run),
+        )
+        db.execute(
+            "INSERT INTO run_blobs (run, workspace, blob) SELECT key, workspace, ? FROM runs WHERE key = ?"
+            " ON CONFLICT DO NOTHING",
+            (id, run),
+        )
+
+
+def kept_apart(db: apsw.Connection, messages: Sequence[bytes], *, run: int) -> list[tuple[bytes, int | None]]:
+    """The messages that a run leaves to its thread as they are stored, each with its size if it was split."""
+    rows: list[tuple[bytes, int | None]] = []
+    for message in messages:
+        parts = split(message)
+        if parts is None:
+            rows.append((message, None))
+            continue
+        keep(db, [(run, id, data) for id, data in parts.pieces.items()])
+        rows.append((parts.body, parts.size))
+    return rows
