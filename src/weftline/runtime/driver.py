@@ -37,7 +37,7 @@ from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import step as stepping
 from weftline.runtime.code import RunCode
-from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.public_errors import in_public
@@ -120,7 +120,7 @@ class Driver:
             incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
-            if run.log.state.ended or run.gone:
+            if run.log.state.ended or run.residency is GONE:
                 return
             code = (work.toolbox or EMPTY).code
             if code is not None and run.log.state.step in ("batch", "answered"):
@@ -133,7 +133,7 @@ class Driver:
                 for kind, encoded in code.taken_notes():  # what rendering its instructions left
                     self._log.observe(run, kind, encoded)
             commands = self.advance(run)
-            while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
+            while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
                 if code is not None:
                     decided_on = run.log.state
                     await self._notify_code(run, code)
@@ -146,7 +146,7 @@ class Driver:
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     facts = await self._outcome(run, commands[0], run.log.state)
-                    commands = () if run.gone else self.advance(run, facts)
+                    commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
@@ -358,7 +358,7 @@ class Driver:
         head = draft.head
         if outcome.child is not None and type(head) is CallStarted:
             head = replace(head, child=_NO_NAME_YET)  # it has one only if there is a call for it
-        if run.gone or not accepts(run.log.state, head, attempt=outcome.attempt):
+        if run.residency is GONE or not accepts(run.log.state, head, attempt=outcome.attempt):
             return ()
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
@@ -421,7 +421,7 @@ class RunSink:
     def wanted(self) -> bool:
         state = self._run.log.state
         asking = state.attempt.open or state.compaction.open
-        return asking and state.totals.attempts == self._attempt and not self._run.gone
+        return asking and state.totals.attempts == self._attempt and self._run.residency is not GONE
 
     def take(self, outcome: Outcome) -> bool:
         return self._ask(self._run, outcome)

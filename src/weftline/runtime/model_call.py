@@ -99,7 +99,7 @@ async def call_model(
     answering = False
     deadline = services.deadlines.after(limit_s)
     try:
-        async with deadline:
+        with deadline:
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
             written = (
                 ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
@@ -272,7 +272,7 @@ class _ModelCall:
         asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
-        problem = "" if asked else await misfit(work, text)
+        problem = "" if asked or work.plan.output_schema is None else await misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
