@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline.server.schemas.agents import parse_agent
-from weftline.server.schemas.tools import unknown_in_tool
+from weftline.api.schemas.agents import parse_agent
+from weftline.api.schemas.tools import unknown_in_tool
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
 from weftline.wire.run_spec import RunModel
 from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields

@@ -288,7 +288,7 @@ class Engine(Protocol):
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing.
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
 
         Raises `Forbidden` (`interrupts_not_allowed`) if the run does not take that.
         """
@@ -371,6 +371,10 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def parent(self, row: RunRow) -> str | None:
+        """The id of the run whose call a child run carries out."""
         ...
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:

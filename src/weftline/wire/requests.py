@@ -220,7 +220,7 @@ def _require_valid(fields: dict[str, Any], check: Any) -> None:
 def _taken(name: str, earlier: str) -> str:
     if name == earlier:
         return f"the name {quoted(name)} is taken by an earlier tool"
-    return f"{quoted(name)} and {quoted(earlier)} would be one name to some models; rename one of them"
+    return f"{quoted(name)} and {quoted(earlier)} would have the same name for some models; rename one of them"
 
 
 def _require_input(fields: dict[str, Any]) -> None:
@@ -230,7 +230,7 @@ def _require_input(fields: dict[str, Any]) -> None:
     if prompt is not None and messages is not None:
         raise invalid([Issue("messages", "give exactly one of `prompt` and `messages`")])
     if messages is not None and fields.get("attachments"):
-        raise invalid([Issue("attachments", "go with `prompt`; with `messages` they belong into a message")])
+        raise invalid([Issue("attachments", "belong in a message if `messages` is given")])
 
 
 def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]], tuple[Blob, ...]]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from weftline.api.cursors import SealedCursors
+from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CancelReceipt
-from weftline.server.cursors import SealedCursors
-from weftline.server.views import run_summary
 from weftline.store.base import RunRow, Stored
 from weftline.store.records.pages import PAGE_BYTES, fitting
 
@@ -103,6 +103,9 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
 
         async def receipt(self, key: int) -> CancelReceipt:
             raise AssertionError("its calls were read")
+
+        async def parent(self, row: RunRow) -> str | None:
+            return None
 
     row = RunRow(
         1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, 1, 0, False, b"", 1, 1, 0, 0, 0
