@@ -82,7 +82,8 @@ def logging_stays_as_it_was() -> Generator[None]:
     yield
     root.handlers[:] = handlers
     for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+        if logger.level != level:  # setting it makes every logger forget what it knows
+            logger.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)  # when the profile is known

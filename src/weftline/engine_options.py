@@ -88,7 +88,7 @@ def engine_options(
             else:
                 attributes[name] = found
     if task_queue is not None and not (isinstance(task_queue, str) and len(task_queue) <= MAX_TASK_QUEUE_CHARS):
-        issues.append(Issue("task_queue", f"must be a text of at most {MAX_TASK_QUEUE_CHARS} characters"))
+        issues.append(Issue("task_queue", f"must be a string of at most {MAX_TASK_QUEUE_CHARS} characters"))
     if fault := retry_fault(retry_policy):
         issues.append(Issue("retry_policy", fault))
     if issues:
@@ -130,8 +130,10 @@ def attributes_fault(given: object) -> str:
     return ""
 
 
-def typed(value: object) -> SearchAttribute | str:
-    """A value with its type, or what is wrong with it."""
+def typed(value: object, *, kinds: str = "") -> SearchAttribute | str:
+    """A value with its type, or what is wrong with it. `kinds` are those that it may have, in the words of the caller;
+    Python's if they are not given.
+    """
     match value:
         case bool():
             return SearchAttribute("bool", value)
@@ -148,15 +150,15 @@ def typed(value: object) -> SearchAttribute | str:
         case list() | tuple():
             texts = list(cast("Sequence[object]", value))
             if not all(isinstance(one, str) for one in texts):
-                return "is a list with something other than texts"
+                return "is a list with something other than strings"
             fits = len(texts) <= MAX_ATTRIBUTES and all(_fits(cast("str", one)) for one in texts)
             return SearchAttribute("keywords", texts) if fits else _TOO_LONG
         case _:
-            kinds = "a text, a number, True, False, a time or a list of texts"
-            return f"must be {kinds}, not {type(value).__name__}"
+            found = f"must be {kinds or 'a string, a number, a bool, a datetime or a list of strings'}"
+            return found if kinds else f"{found}, not {type(value).__name__}"
 
 
-_TOO_LONG = f"must have texts of at most {MAX_ATTRIBUTE_CHARS} characters, and at most {MAX_ATTRIBUTES} of them"
+_TOO_LONG = f"must have strings of at most {MAX_ATTRIBUTE_CHARS} characters, and at most {MAX_ATTRIBUTES} of them"
 
 
 def _fits(text: str) -> bool:
@@ -197,5 +199,5 @@ def thread_fault(options: EngineOptions | None, names: Sequence[str]) -> str:
     if attribute is None:
         return ""
     if not names:
-        return "a run without a thread or session has none to name"
+        return "can only be given to a run with a thread or session"
     return "" if attribute.value in names else "must be the id of the run's own thread or session"

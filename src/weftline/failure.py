@@ -85,7 +85,7 @@ class Hint(Struct, frozen=True, omit_defaults=True):
             if not isinstance(text := getattr(self, name), str):
                 raise TypeError(f"{name} must be a str, not {type(text).__name__}")
         if not _each(self.missing_fields, str):
-            raise TypeError("missing_fields must be a sequence of texts")
+            raise TypeError("missing_fields must be a sequence of strings")
         if not _each(self.issues, FieldIssue):
             raise TypeError("issues must be a sequence of FieldIssue")
         for name in ("example_input", "prior_input"):

@@ -29,7 +29,7 @@ def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             issues.append(Issue("labels", f"{key!r:.80} is not a name of 1 to 64 letters, digits, '.', '_' and '-'"))
         elif not isinstance(value, str):
-            issues.append(Issue(f"labels.{key}", f"must be a text, not {type(value).__name__}"))
+            issues.append(Issue(f"labels.{key}", f"must be a string, not {type(value).__name__}"))
         elif len(value) > MAX_LABEL_CHARS or "\0" in value:
             issues.append(Issue(f"labels.{key}", f"must have at most {MAX_LABEL_CHARS} characters, none of them NUL"))
     if len(given) > MAX_LABELS:

@@ -327,7 +327,7 @@ def test_a_question_needs_words() -> None:
         ToolQuestion(" ")
     with pytest.raises(ValueError, match="positive number of seconds"):
         ToolQuestion("Why?", timeout_s=0)
-    with pytest.raises(TypeError, match="a sequence of texts, not the text 'ab'"):
+    with pytest.raises(TypeError, match="a sequence of strings, not the string 'ab'"):
         ToolQuestion("Which?", options="ab")
 
 

@@ -201,7 +201,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
             assert path.endswith(".bounds") and fault in message
         data = [ServerData("chart", {}, "timeline")]
         assert await refused(Provided(call_id=who, result=None, server_data=data)) == [
-            ("results[0]", "what no model reads comes from tools of the server alone")
+            ("results[0]", "only server tools may set this")
         ]
         several = await refused(
             Provided(call_id=rain, result=3),
@@ -268,6 +268,32 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             await host.cancel(key)
             go_on.set()
             assert not await answering
+
+
+async def test_results_that_were_materialized_may_come_again_under_their_key() -> None:
+    shapes = toolset("desk", owner, weather, materialize=lambda call, result: {"stamped": call.tool})
+    model = ScriptedModel([together(OWNER, RAIN), "Done."])
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        run = await engine.start(Agent(model, tools=shapes), "Go.")
+        asked = await offered(run)
+        who, rain = ids(asked)
+        host, key = await engine.runtime(), await engine.locate(run.id)
+        wet = '{"city": "Rome", "degrees": 20}'
+        assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")
+        assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")
+        for result, same in (("Ann", True), ("Ann", True), ("Bob", False)):
+            giving = host.provide(key, asked.id, [Provided(call_id=who, result=result)], idempotency_key="two")
+            if same:
+                assert await giving
+            else:
+                with pytest.raises(Conflict) as other:
+                    await giving
+                assert other.value.code == "idempotency_conflict"
+        with pytest.raises(Conflict) as other:
+            await host.answer(key, rain, ToolOutput.of(wet.replace("20", "30")), idempotency_key="one")
+        assert other.value.code == "idempotency_conflict"
+        await run.result()
+    assert all("stamped" in text for text in results_in(model.requests[1].messages))
 
 
 @pytest.mark.requirement("run.await.external_tools")

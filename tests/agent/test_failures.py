@@ -494,7 +494,7 @@ async def test_what_is_no_server_data_is_left_out_and_the_result_stays() -> None
     [
         ({"reason": "weather"}, "reason must be one of invalid_arguments, .* not 'weather'"),
         ({"message": 5}, "message must be a str, not int"),
-        ({"missing_fields": "abc"}, "missing_fields must be a sequence of texts"),
+        ({"missing_fields": "abc"}, "missing_fields must be a sequence of strings"),
         ({"issues": [{"field": "a"}]}, "issues must be a sequence of FieldIssue"),
         ({"example_input": "x"}, "example_input must be an object"),
     ],

@@ -108,7 +108,7 @@ async def test_a_cancelled_and_a_failed_run_have_their_labels_at_the_end() -> No
     [
         ({"labels": {"a b": "x"}}, "'a b' is not a name"),
         ({"labels": {5: "x"}}, "5 is not a name"),
-        ({"labels": {"a": 5}}, "labels.a: must be a text, not int"),
+        ({"labels": {"a": 5}}, "labels.a: must be a string, not int"),
         ({"labels": {"a": "x" * 257}}, "at most 256 characters"),
         ({"labels": dict.fromkeys(map(str, range(17)), "x")}, "has 17 entries"),
         ({"labels": dict.fromkeys(map(str, range(16)), "😀" * 256)}, "more than 4096 bytes"),

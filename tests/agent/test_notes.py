@@ -86,7 +86,7 @@ async def test_a_note_that_is_none_is_refused() -> None:
 
     assert (await agent.run("Go.")).notes == ()
     assert refused[:3] == ["a note must be a string of 1 to 8,000 characters"] * 3
-    assert refused[3:] == ["the labels of a note are up to 16 texts of 256 characters, by name"] * 3
+    assert refused[3:] == ["the labels of a note are up to 16 strings of 256 characters, by name"] * 3
 
 
 @tool(effect="read", terminal=True)

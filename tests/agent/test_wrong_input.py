@@ -32,7 +32,7 @@ def test_an_option_that_an_agent_does_not_have_is_named_with_the_nearest(given: 
         ("limits", 3, "must be Limits"),
         ("behavior", {}, "must be a Behavior"),
         ("budget", 0.5, "must be a Budget"),
-        ("instructions", 3, "must be a text, or a function"),
+        ("instructions", 3, "must be a string, or a function"),
         ("model", 3, "must be a name such as 'openai:gpt-5', or a provider, not 3"),
         ("model", ScriptedModel, "must be a name"),
     ],
@@ -53,7 +53,7 @@ async def test_what_agents_and_runs_are_made_of_has_to_be_of_its_type(option: st
         ("messages", [{"role": "user", "content": "Hi!"}], "each of messages must be a message"),
         ("files", "scan.png", "files must be a list, not 'scan.png'"),
         ("hooks", [print], "is not a hook; make one with @hook"),
-        ("key", 7, "key must be a text"),
+        ("key", 7, "key must be a string"),
         ("engine", "./data", "engine must be an Engine that is open"),
     ],
 )
@@ -65,16 +65,16 @@ async def test_what_a_run_is_given_has_to_be_of_its_type(option: str, given: obj
 
 @pytest.mark.parametrize("prompt", [3, ["Hi!"], b"Hi!"])
 async def test_a_prompt_is_a_text(prompt: Any) -> None:
-    with pytest.raises(TypeError, match="the prompt must be a text"):
+    with pytest.raises(TypeError, match="the prompt must be a string"):
         await Agent(ScriptedModel(["Hello."])).run(prompt)
 
 
 @pytest.mark.parametrize(
     ("kind", "given", "words"),
     [
-        (Settings, {"stop": "END"}, "stop must be a list of texts, such as .* not a text alone"),
-        (Settings, {"stop": [1]}, "each of stop must be a text"),
-        (Settings, {"stop": [""]}, "empty text"),
+        (Settings, {"stop": "END"}, "stop must be a list of strings, such as .* not a single string"),
+        (Settings, {"stop": [1]}, "each of stop must be a string"),
+        (Settings, {"stop": [""]}, "empty string"),
         (Settings, {"temperature": "hot"}, "temperature must be a number, not 'hot'"),
         (Settings, {"temperature": -1}, "temperature must not be negative"),
         (Settings, {"temperature": float("nan")}, "temperature must be a finite number"),
@@ -95,7 +95,7 @@ async def test_a_prompt_is_a_text(prompt: Any) -> None:
         (Behavior, {"tool_search": True}, "tool_search must be a ToolSearch"),
         (Behavior, {"compaction": True}, "compaction must be a Compaction"),
         (Behavior, {"persist_dir": 3}, "persist_dir must be a directory"),
-        (Behavior, {"persist_exclude_tools": "search"}, "not a text alone"),
+        (Behavior, {"persist_exclude_tools": "search"}, "not a single string"),
         (Behavior, {"compact_keep_turns": "4"}, "compact_keep_turns must be 0 or more"),
     ],
 )

@@ -33,7 +33,7 @@ def test_limits_are_set_listed_and_cleared(env: Env, server: ServerProcess) -> N
     for option, amount, words in [
         ("--usd", "1e308", "must be at most 1,000,000"),
         ("--usd", "1e-12", "must be 0, or at least 0.000000001"),
-        ("--usd", "nan", "limits.0.limit"),
+        ("--usd", "nan", "limits[0].limit"),
         ("--calls", str(10**30), "must be at most 1,000,000,000,000,000"),
     ]:
         wrong = weftline("budgets", "set", "--workspace", "acme", option, amount, env=env)

@@ -100,10 +100,10 @@ async def test_clients_read_a_plain_text_which_an_operator_can_replace_and_the_l
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("Sorry.", "server.public_errors: must be a table of texts by error code"),
+        ("Sorry.", "server.public_errors: must be a table of strings by error code"),
         ({"autth": "Sorry."}, "server.public_errors.autth: is not an error code; use one of agent_error, auth,"),
-        ({"auth": ""}, "server.public_errors.auth: must be a text of 1 to 1000 characters"),
-        ({"auth": 7}, "server.public_errors.auth: must be a text of 1 to 1000 characters"),
+        ({"auth": ""}, "server.public_errors.auth: must be a string of 1 to 1000 characters"),
+        ({"auth": 7}, "server.public_errors.auth: must be a string of 1 to 1000 characters"),
     ],
 )
 def test_texts_that_nobody_would_read_are_refused_at_the_start(value: Any, words: str) -> None:

@@ -78,17 +78,17 @@ async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"level": "workspace", "limits": [{"unit": "usd", "limit": -1}]}, "limits.0.limit: must be 0 or more"),
-        ({"level": "workspace", "limits": [{"unit": "euro", "limit": 1}]}, "limits.0.unit"),
+        ({"level": "workspace", "limits": [{"unit": "usd", "limit": -1}]}, "limits[0].limit: must be 0 or more"),
+        ({"level": "workspace", "limits": [{"unit": "euro", "limit": 1}]}, "limits[0].unit"),
         ({"level": "workspace", "limits": [{"unit": "calls", "limit": 1.5}]}, "must be a whole number"),
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": 10**9}]}, "must be at most 1,000,000"),
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": 1e308}]}, "must be at most 1,000,000"),
         ({"level": "workspace", "limits": [{"unit": "usd", "limit": 1e-12}]}, "must be 0, or at least 0.000000001"),
-        ({"level": "workspace", "limits": [{"unit": "calls", "limit": 10**400}]}, "limits.0.limit"),
-        ({"level": "workspace", "limits": [{"unit": "calls", "limit": True}]}, "limits.0.limit"),
+        ({"level": "workspace", "limits": [{"unit": "calls", "limit": 10**400}]}, "limits[0].limit"),
+        ({"level": "workspace", "limits": [{"unit": "calls", "limit": True}]}, "limits[0].limit"),
         ({"level": "workspace", "limits": [CALLS, CALLS]}, "two limits in calls"),
-        ({"level": "workspace", "limits": [{**CALLS, "period": "week"}]}, "limits.0.period"),
-        ({"level": "workspace", "limits": [{**CALLS, "onExceeded": "explode"}]}, "limits.0.onExceeded"),
+        ({"level": "workspace", "limits": [{**CALLS, "period": "week"}]}, "limits[0].period"),
+        ({"level": "workspace", "limits": [{**CALLS, "onExceeded": "explode"}]}, "limits[0].onExceeded"),
         ({"level": "workspace", "id": "x", "limits": []}, "id: give the agent, the session or the run"),
         ({"level": "agent", "limits": []}, "id: give the agent, the session or the run"),
         ({"level": "child", "id": "x", "limits": []}, "level"),
@@ -107,7 +107,7 @@ async def test_what_is_not_there_has_no_budget(api: Api) -> None:
     session = (await api.post("agent-sessions", {"modelId": "scripted:hello"})).json["sessionId"]
     about = {"level": "thread", "id": session, "limits": [{**CALLS, "period": "day"}]}
     error = check_error(await api.call("PUT", "budgets", about), 400, "invalid_request")
-    assert "a thread has one budget for all of its time" in error["message"]
+    assert "a thread cannot have a limit per day or month" in error["message"]
 
 
 @pytest.mark.requirement("run.tree.levels")
@@ -142,7 +142,7 @@ async def test_a_run_asks_whoever_may_raise_its_limit(api: Api) -> None:
             "budget",
             {"level": "run", "unit": "calls", "period": "total", "limit": 3, "spent": 3, "reserved": 0, "asked": 1},
         )
-        assert "Raise the limit and go on?" in opened["question"]
+        assert "Raise the limit and continue?" in opened["question"]
         [listed] = (await api.get("awaits?kind=budget")).json["awaits"]
         assert (listed["id"], listed["runId"]) == (opened["awaitId"], run)
         limits = [{"unit": "calls", "limit": 4, "onExceeded": "ask"}]

@@ -15,7 +15,7 @@ from weftline.errors import InvalidRequest
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel
 
-from .kit import Api, check_error
+from .kit import Api, Json, check_error
 
 PATIENCE_S = 60
 SINCE = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
@@ -25,10 +25,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"memo": [1]}, "memo: must be a mapping, not list"),
     ({"memo": {"at": SINCE}}, "memo: is not JSON"),
     ({"memo": {"much": "x" * 20_000}}, "memo: has more than 16384 bytes as JSON"),
-    ({"search_attributes": {"Customer": None}}, "search_attributes.Customer: must be a text, a number"),
-    ({"search_attributes": {"Customer": {"id": 1}}}, "search_attributes.Customer: must be a text, a number"),
+    ({"search_attributes": {"Customer": None}}, "search_attributes.Customer: must be a string, a number"),
+    ({"search_attributes": {"Customer": {"id": 1}}}, "search_attributes.Customer: must be a string, a number"),
     ({"search_attributes": {"Price": Decimal(1)}}, "not Decimal"),
-    ({"search_attributes": {"Tags": ["a", 1]}}, "search_attributes.Tags: is a list with something other than texts"),
+    ({"search_attributes": {"Tags": ["a", 1]}}, "search_attributes.Tags: is a list with something other than strings"),
     ({"search_attributes": {"Since": SINCE.replace(tzinfo=None)}}, "is a time without a time zone"),
     ({"search_attributes": {"Orders": 2**63}}, "has more than 64 bits"),
     ({"search_attributes": {"Score": float("nan")}}, "must be a number"),
@@ -36,9 +36,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"search_attributes": {"two words": "x"}}, "'two words' is not a name"),
     ({"search_attributes": {f"A{n}": n for n in range(33)}}, "has 33 entries; at most 32 are allowed"),
     ({"search_attributes": "x"}, "search_attributes: must be a mapping, not str"),
-    ({"search_attributes": {"SessionID": "customer"}}, "a run without a thread or session has none to name"),
+    ({"search_attributes": {"SessionID": "customer"}}, "can only be given to a run with a thread or session"),
     ({"search_attributes": {"SessionID": "other"}, "thread": "customer"}, "must be the id of the run's own thread"),
-    ({"task_queue": 7}, "task_queue: must be a text of at most 255 characters"),
+    ({"task_queue": 7}, "task_queue: must be a string of at most 255 characters"),
     ({"retry_policy": {"max_attempts": 3}}, "retry_policy: must be a RetryPolicy"),
     ({"retry_policy": RetryPolicy(max_attempts=-1)}, "max_attempts must be a whole number from 0"),
     ({"retry_policy": RetryPolicy(initial_interval_s=-1)}, "initial_interval_s must be a number of seconds from 0"),
@@ -97,17 +97,28 @@ async def test_clients_tell_the_engine_the_same(api: Api) -> None:
     own = await api.send(session, searchAttributes={"SessionID": session})
     assert (await api.get(f"agent-runs/{own}/snapshot")).json["searchAttributes"] == {"SessionID": session}
     before = [one["id"] for one in (await api.get("agent-runs")).json["runs"]]
-    for wrong in (
-        {"memo": [1]},
-        {"searchAttributes": {"Customer": None}},
-        {"searchAttributes": {"Customer": {"datetime": "soon"}}},
-        {"searchAttributes": {"SessionID": session}},
-        {"taskQueue": 7},
-        {"retryPolicy": {"maxAttempts": -1}},
-        {"retryPolicy": {"attempts": 1}},
-    ):
+    kinds = 'must be a string, a number, true, false, an array of strings, or {"datetime": "2026-01-31T12:00:00Z"}'
+    refused: list[tuple[Json, str]] = [
+        ({"memo": [1]}, "memo: must be a JSON object"),
+        (
+            {"searchAttributes": {"Customer": None, "Since": {"datetime": "soon"}}},
+            f"searchAttributes.Customer: {kinds}; searchAttributes.Since: {kinds}",
+        ),
+        (
+            {"searchAttributes": {"Tags": ["a", 1]}},
+            "searchAttributes.Tags: is a list with something other than strings",
+        ),
+        (
+            {"searchAttributes": {"SessionID": session}},
+            "The search attribute SessionID is wrong: can only be given to a run with a thread or session.",
+        ),
+        ({"taskQueue": 7}, "taskQueue: must be a string"),
+        ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: Input should be greater than or equal to 0"),
+        ({"retryPolicy": {"attempts": 1}}, "retryPolicy.attempts: "),
+    ]
+    for wrong, words in refused:
         error = await api.post("agent-runs", {**spec, **wrong})
-        check_error(error, 400, "invalid_request")
+        assert check_error(error, 400, "invalid_request")["message"].startswith(words)
     elsewhere = {"prompt": "x", "searchAttributes": {"SessionID": "ses_1000000000000000"}}
     check_error(await api.post(f"agent-sessions/{session}/messages", elsewhere), 400, "invalid_request")
     check_error(

@@ -47,15 +47,36 @@ async def test_a_set_that_does_not_fit_is_refused_and_the_run_goes_on_waiting(ap
     assert [issue["path"] for issue in error["issues"]] == [
         *("results[0].bounds", "results[1].name", "results[1]", "results[1].result", "results[2].result"),
     ]
-    refused: list[tuple[Json, str]] = [
-        ({}, "results"),
-        ({"results": [{"result": 1}]}, "results.0.toolUseId"),
-        ({"results": [{"toolUseId": first, "error": "x" * 9000}]}, "results[0].error: must not be larger"),
-        ({"results": [{"toolUseId": first, "error": "x", "failure": {"kind": "odd"}}]}, "results[0].failure.kind"),
-        ({"results": [{"toolUseId": first, "result": 1, "failure": {}}]}, "results[0].failure: goes with `error`"),
+    no_list: list[Json] = [{}, {"results": {}}, {"results": [1] * 1001}]
+    for body in no_list:
+        assert "results: " in check_error(await api.post(path, body), 400, "invalid_request")["message"]
+    odd: Json = {
+        "results": [
+            {"toolUseId": first, "error": "x" * 9000, "failure": {"kind": "odd"}, "bounds": {"returned": 1}},
+            {"toolUseId": second, "result": {"n": "two"}, "failure": {"kind": 3}, "name": "look"},
+            {"toolUseId": third, "result": {"n": 3}, "name": 3, "leaseToken": 4},
+            {"result": 1},
+            7,
+        ]
+    }
+    error = check_error(await api.post(path, odd), 400, "invalid_answer")
+    assert [(issue["path"], issue["message"]) for issue in error["issues"]] == [
+        ("results[0].error", "must not be larger than 8,192 bytes"),
+        ("results[0].failure.kind", "Invalid enum value 'odd'"),
+        ("results[0].bounds", "it has bounds although it failed"),
+        ("results[1].name", f"the call '{second}' is one of 'lookup'"),
+        ("results[1].failure.kind", "Expected `string | null`, got `integer`"),
+        ("results[1].result", 'n: "two" is not of type "integer"'),
+        ("results[2].name", "must be a string"),
+        ("results[2].leaseToken", "must be a string"),
+        ("results[3].toolUseId", "Field required"),
+        ("results[4]", "must be a JSON object"),
     ]
-    for body, words in refused:
-        assert words in check_error(await api.post(path, body), 400, "invalid_request")["message"]
+    lost: Json = {"results": [{"toolUseId": first, "result": 1, "failure": {}}]}
+    error = check_error(await api.post(path, lost), 400, "invalid_answer")
+    assert [issue["path"] for issue in error["issues"]] == [
+        *("results[0].failure", "results[0].result", "results", "results"),
+    ]
     check_error(await api.post(f"agent-runs/{run}/tool-results/external_1", some(ids)), 404, "unknown_await")
     await api.answer(run, second, result="alone")
     lacking = check_error(await api.post(path, {"results": [{"toolUseId": first, **n}]}), 400, "invalid_answer")

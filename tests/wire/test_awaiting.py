@@ -39,10 +39,10 @@ def test_they_are_part_of_the_limits_of_the_plan() -> None:
     ("spec", "path", "words"),
     [
         ({"awaits": {"timeoutMs": 0}}, "awaits.timeoutMs", "greater than or equal to 1"),
-        ({"awaits": {"timeoutMs": 1.5}}, "awaits.timeoutMs", "valid integer"),
+        ({"awaits": {"timeoutMs": 1.5}}, "awaits.timeoutMs", "must be an integer"),
         ({"awaits": {"grantTtlMs": 10**12}}, "awaits.grantTtlMs", "less than or equal to"),
         ({"awaits": {"onExpired": "ask"}}, "awaits.onExpired", "'deny' or 'end'"),
-        ({"awaits": {"fourEyes": "yes"}}, "awaits.fourEyes", "valid boolean"),
+        ({"awaits": {"fourEyes": "yes"}}, "awaits.fourEyes", "must be true or false"),
         ({"awaits": {"timeout": 5}}, "awaits.timeout", "not permitted"),
         ({"awaits": []}, "awaits", "must be a JSON object"),
         ({"onDeploy": "hope"}, "onDeploy", "'adopt', 'pin' or 'ask'"),

@@ -61,14 +61,14 @@ def flag(name: str, given: object) -> None:
 
 def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:
     """Several texts. One alone would be taken letter by letter, so it is refused."""
-    like = f"a list of texts, such as {such_as}"
+    like = f"a list of strings, such as {such_as}"
     if isinstance(given, str):
-        raise TypeError(f"{name} must be {like}, not a text alone: {_REPR.repr(given)}")
+        raise TypeError(f"{name} must be {like}, not a single string: {_REPR.repr(given)}")
     expect(name, given, Sequence, like)
     for one in cast("Sequence[object]", given):
-        expect(f"each of {name}", one, str, "a text")
+        expect(f"each of {name}", one, str, "a string")
         if not one:
-            raise ValueError(f"{name} must not contain an empty text")
+            raise ValueError(f"{name} must not contain an empty string")
     return tuple(cast("Sequence[str]", given))
 
 
@@ -83,7 +83,7 @@ def model(name: str, given: object) -> None:
 
 def instructions(given: object) -> None:
     if given is not None and not isinstance(given, str) and not callable(given):
-        raise TypeError(f"instructions must be a text, or a function that returns one, not {_REPR.repr(given)}")
+        raise TypeError(f"instructions must be a string, or a function that returns one, not {_REPR.repr(given)}")
 
 
 def deps(given: object) -> None:

@@ -107,7 +107,7 @@ def turn_id_of(given: object) -> str:
 def check_options(prompt: object, options: Mapping[str, Any]) -> None:
     """Raises `TypeError` for an option that there is not, which would be ignored in silence, and for a wrong value."""
     if prompt is not None:
-        checked.expect("the prompt", prompt, str, "a text")
+        checked.expect("the prompt", prompt, str, "a string")
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
@@ -117,7 +117,7 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
         check_parts(options)
         for name in ("thread", "key", "requested_by"):
             if name in options:
-                checked.expect(name, options[name], str, "a text")
+                checked.expect(name, options[name], str, "a string")
         if "stream_arguments" in options:
             checked.expect("stream_arguments", options["stream_arguments"], bool, "True or False")
         if "messages" in options:
@@ -139,7 +139,7 @@ def check_parts(given: Mapping[str, Any]) -> None:
 
 _MESSAGES: Final = (System, User, Assistant, ToolResults)
 _PARTS: Final[dict[str, tuple[type, str]]] = {
-    "name": (str, "a text"),
+    "name": (str, "a string"),
     "settings": (Settings, "Settings, such as Settings(temperature=0.2)"),
     "limits": (Limits, "Limits, such as Limits(max_turns=20)"),
     "behavior": (Behavior, "a Behavior, such as Behavior(cache=False)"),

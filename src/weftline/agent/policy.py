@@ -151,7 +151,7 @@ def _check_tags(name: str, tags: object) -> None:
         return
     listed = list(cast("Sequence[object]", tags)) if isinstance(tags, Sequence | Set) else None
     if isinstance(tags, str) or listed is None or not all(isinstance(tag, str) and tag for tag in listed):
-        raise ValueError(f"{name} must be a list of tags, which are texts, not {tags!r}")
+        raise ValueError(f"{name} must be a list of tags, which are strings, not {tags!r}")
 
 
 def check_policy(given: object) -> None:

@@ -219,6 +219,8 @@ class ClosedBody(Struct, omit_defaults=True):
     """What no model reads."""
     child: ChildLink | None = None
     """Of a call that a run of its own carried out."""
+    sent: str = ""
+    """Digest of a client's result, if it was stored as something else: the same one may come again."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):

@@ -136,7 +136,7 @@ async def create_fork(
     await engine.check(plan, workspace=workspace)  # before there is a thread
     history = await asyncio.to_thread(_encoded, point.messages)
     thread = await threads.branch(point.thread)
-    options |= {"thread": thread, "said": history}
+    options |= {"thread": thread, "history": history}
     try:
         return await engine.create(workspace, plan, **options)
     finally:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from weftline.errors import Conflict
-from weftline.kernel.bodies import decode_closed
+from weftline.kernel.bodies import ClosedBody, decode_closed, encode
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.state import Question
+from weftline.messages import UserPart
 from weftline.runtime.awaits import with_edits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.shaping import shaped_result
@@ -23,7 +26,9 @@ def closed_by_client(
 ) -> Draft:
     """The end of the call that this open question stands for."""
     call, turn = run.state.batch.calls[question.index], run.state.turn - 1
+    given = output
     output = shaped_result(output, run.work, turn=turn, index=question.index, id=call.id, name=call.name)
+    sent = "" if is_stored_as(given, output.parts, is_error=output.is_error) else digest_of(given)
     output = with_edits(output, question.index, run.work)
     head = CallClosed(
         turn,
@@ -48,8 +53,26 @@ def closed_by_client(
         telemetry=output.telemetry,
         bounds=output.bounds,
         server_data=output.server_data,
+        sent=sent if idempotency_key else "",
     )
     return Draft(with_failure(head, failure), body)
+
+
+def digest_of(output: ToolOutput) -> str:
+    """What tells a client's result from another one."""
+    return blake2b(encode((output.parts, output.is_error)), digest_size=16).hexdigest()
+
+
+def is_stored_as(output: ToolOutput, parts: tuple[UserPart, ...], *, is_error: bool) -> bool:
+    """Whether a client's result is what was stored; what a person changed about the call may stand after it."""
+    return (parts[: len(output.parts)], is_error) == (output.parts, output.is_error)
+
+
+def is_repeated(output: ToolOutput, head: CallClosed, body: ClosedBody) -> bool:
+    """Whether a client's result is the one that has closed the call, whatever its tool has made of it."""
+    if body.sent:
+        return body.sent == digest_of(output)
+    return is_stored_as(output, body.parts, is_error=head.is_error)
 
 
 async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:
@@ -65,8 +88,7 @@ async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput
         body = decode_closed(fact.body)
         if body.idempotency_key != idempotency_key:
             return False
-        sent = body.parts[: len(output.parts)]  # what a person changed about the call may stand after it
-        if (sent, head.is_error) != (output.parts, output.is_error):
+        if not is_repeated(output, head, body):
             raise Conflict("This Idempotency-Key was used for another result.", code="idempotency_conflict")
         return True
     return False

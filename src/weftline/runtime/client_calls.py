@@ -25,7 +25,7 @@ from weftline.runtime.answers import closed_by_client, was_answered
 from weftline.runtime.engine import Leased
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.provided import Provided, open_calls, refusal, require_whole, results_of, was_provided
+from weftline.runtime.provided import Faults, Provided, open_calls, refusal, require_whole, results_of, was_provided
 from weftline.runtime.residents import Residents
 from weftline.runtime.step import offer_body
 from weftline.store.base import LogStore
@@ -33,7 +33,7 @@ from weftline.tools.base import ToolOutput
 
 
 class ClientCalls:
-    """`append` appends facts to a run, carries it on, and returns when they are durable; `settled` returns when what a
+    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when what a
     refusal rests on is.
     """
 
@@ -95,7 +95,14 @@ class ClientCalls:
         return made.output
 
     async def provide(
-        self, key: int, await_id: str, results: Sequence[Provided], *, message_id: str, idempotency_key: str
+        self,
+        key: int,
+        await_id: str,
+        results: Sequence[Provided],
+        *,
+        faults: Faults,
+        message_id: str,
+        idempotency_key: str,
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, under the id of that wait."""
         self._log.require_well()
@@ -104,7 +111,7 @@ class ClientCalls:
             await self._open_tools(run)
             run = await self._residents.load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
-        made = await results_of(results, names, run.work.toolbox)
+        made = await results_of(results, names, run.work.toolbox, faults=faults)
         run = await self._residents.load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}
@@ -117,8 +124,10 @@ class ClientCalls:
             ids = [one.call_id for one in results]
             if ids and all(id in run.state.questions.ignored for id in ids):
                 return False
-            if idempotency_key and await was_provided(
-                self._store, key, results, run.work.toolbox, idempotency_key=idempotency_key
+            if (
+                idempotency_key
+                and not faults
+                and await was_provided(self._store, key, results, run.work.toolbox, idempotency_key=idempotency_key)
             ):
                 return True
             raise
@@ -198,11 +207,11 @@ class ClientCalls:
         lease = question.lease
         assert lease is not None
         ends_at = self._residents.timers.lease_ends(lease)
-        message = "Another client is carrying out this call."
+        message = "Another client is executing this call."
         return Conflict(message, code="lease_held", lease_ends_at=ends_at)
 
     def _lost(self) -> Conflict:
-        return Conflict("This lease has expired or was given back.", code="lease_lost")
+        return Conflict("This lease has expired or was released.", code="lease_lost")
 
     def _not_waiting(self, run: LiveRun) -> Conflict | NotFound:
         return run_has_ended() if _is_over(run) else NotFound("The run has no such await.", code="unknown_await")
@@ -212,7 +221,7 @@ class ClientCalls:
             return run_has_ended()
         if token:
             return self._lost()
-        return NotFound("No call of this run waits for a result under this id.", code="unknown_call")
+        return NotFound("No open call of this run has this id.", code="unknown_call")
 
 
 def _is_of_client(plan: RunPlan, name: str) -> bool:

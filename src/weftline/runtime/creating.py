@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from weftline.engine_options import thread_fault
-from weftline.errors import Issue, invalid
+from weftline.engine_options import THREAD_ATTRIBUTE, thread_fault
+from weftline.errors import InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Parent, RunCreated
@@ -164,7 +164,7 @@ class RunCreator:
             id = ids.session_id(row.key, row.salt)
             names = (id, row.name) if plan.thread_keeps_all else (id,)
         if fault := thread_fault(plan.engine, names):
-            raise invalid([Issue("search_attributes.SessionID", fault)])
+            raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {fault}.")
 
     def _new_run(
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None

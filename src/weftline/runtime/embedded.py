@@ -50,7 +50,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.names import StoredNames
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.provided import Provided
+from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
@@ -336,12 +336,13 @@ class EmbeddedEngine(StoredRuns):
         await_id: str,
         results: Sequence[Provided],
         *,
+        faults: Faults = NO_FAULTS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
-            key, await_id, results, message_id=message_id, idempotency_key=idempotency_key
+            key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(
@@ -414,7 +415,7 @@ class EmbeddedEngine(StoredRuns):
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing."""
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing."""
         await self._interrupts.pause(key, reason=reason, requested_by=requested_by, labels=labels)
 
     async def resume(

@@ -22,7 +22,7 @@ from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
-from weftline.runtime.provided import Provided
+from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
@@ -227,13 +227,15 @@ class Engine(Protocol):
         await_id: str,
         results: Sequence[Provided],
         *,
+        faults: Faults = NO_FAULTS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, together: they are taken as a whole, in
         the order of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, `NotFound`
+        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, the `faults` that
+        whoever read them has found included, `NotFound`
         (`unknown_await`) if no call of this turn waits for a result, and `Conflict` (`run_terminal`) once it has ended;
         the rest is as in `answer`.
         """
@@ -288,7 +290,7 @@ class Engine(Protocol):
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing.
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
 
         Raises `Forbidden` (`interrupts_not_allowed`) if the run does not take that.
         """

@@ -24,7 +24,9 @@ def run_note(text: object, labels: object, *, turn: int) -> bytes:
     given = list(cast("Mapping[object, object]", labels or {}).items()) if isinstance(labels, Mapping | None) else [()]
     pairs = [[whole(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given]
     if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # what does not fit is not in it
-        raise ValueError(f"the labels of a note are up to {MAX_LABELS} texts of {MAX_LABEL_CHARS} characters, by name")
+        raise ValueError(
+            f"the labels of a note are up to {MAX_LABELS} strings of {MAX_LABEL_CHARS} characters, by name"
+        )
     return bodies.encode(RunNote(whole(text), {pair[0]: pair[1] for pair in pairs}, turn))
 
 

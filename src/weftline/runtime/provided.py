@@ -7,7 +7,7 @@ that is wrong with it, and the run goes on waiting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from weftline.kernel.entries import KIND, CallClosed, decode_fact
 from weftline.kernel.leases import answerable
 from weftline.kernel.state import Question, State
 from weftline.outcome import Bounds
+from weftline.runtime.answers import is_repeated
 from weftline.runtime.toolbox import EMPTY, Toolbox
 from weftline.store.base import LogReader
 from weftline.tools.base import Tool, ToolOutput
@@ -46,7 +47,7 @@ class Provided(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     bounds: Bounds | None = None
     server_data: Any = UNSET
-    """Refused: what no model reads comes from tools of the server alone."""
+    """Refused: only server tools may set this."""
     token: str = ""
 
 
@@ -58,12 +59,20 @@ class ProvidedResult(Struct, frozen=True):
     """By field."""
 
 
+Faults: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]
+"""What whoever read the results found wrong with some of them: by their place, each with its field."""
+NO_FAULTS: Final[Faults] = {}
+
+
 async def results_of(
-    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None
+    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None, *, faults: Faults = NO_FAULTS
 ) -> list[ProvidedResult]:
     """What each of them is as a result of its tool; `names` has the tools of the calls. Their ids are not checked."""
     tools = toolbox or EMPTY
-    return [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
+    made = [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
+    for place, known in faults.items():
+        made[place] = ProvidedResult(None, (*known, *made[place].faults))
+    return made
 
 
 async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
@@ -72,7 +81,7 @@ async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
     if isinstance(result, Bounded):
         result, bounds = result.value, result.bounds
     if one.server_data is not UNSET:
-        faults.append(("", "what no model reads comes from tools of the server alone"))
+        faults.append(("", "only server tools may set this"))
     if (one.error is None) == (result is UNSET):
         faults.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
         return ProvidedResult(None, tuple(faults))
@@ -139,18 +148,20 @@ def _issues(
     for place, (one, each) in enumerate(zip(results, made, strict=True)):
         at = f"results[{place}]"
         question = waiting.get(one.call_id)
-        if one.call_id in seen:
+        if not one.call_id and each.faults:
+            pass  # the id is among them, or cannot be told
+        elif one.call_id in seen:
             yield Issue(at, f"a second result for the call {one.call_id!r}")
         elif question is None:
             yield Issue(
-                at, f"no call with the id {one.call_id!r} waits for a result" if one.call_id else "of which call?"
+                at, f"no call with the id {one.call_id!r} waits for a result" if one.call_id else "name the call"
             )
         else:
             name = state.batch.calls[question.index].name
             if one.name and one.name != name:
                 yield Issue(f"{at}.name", f"the call {one.call_id!r} is one of {name!r}")
             if not answerable(question, leases.get(one.call_id, "")):
-                yield Issue(at, f"another client is carrying out the call {one.call_id!r}, or the lease has run out")
+                yield Issue(at, f"another client is executing the call {one.call_id!r}, or the lease has expired")
         seen.add(one.call_id)
         for field, fault in each.faults:
             yield Issue(f"{at}.{field}" if field else at, fault)
@@ -179,9 +190,7 @@ async def was_provided(
     same = len(outputs) == len(results) and outputs.keys() == closed.keys()
     for id, (head, body) in closed.items():
         output = outputs.get(id)
-        # What a person changed about the call may stand after it.
-        parts = () if output is None else decode_closed(body).parts[: len(output.parts)]
-        same = same and output is not None and (parts, head.is_error) == (output.parts, output.is_error)
+        same = same and output is not None and is_repeated(output, head, decode_closed(body))
     if not same:
         raise Conflict("This Idempotency-Key was used for other results.", code="idempotency_conflict")
     return True

@@ -178,6 +178,7 @@ def closed_body(
     bounds: Bounds | None = None,
     server_data: tuple[ServerData, ...] = (),
     child: ChildLink | None = None,
+    sent: str = "",
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.turn.args
@@ -185,7 +186,7 @@ def closed_body(
         args = Raw(known[index])
     return bodies.encode(
         bodies.ClosedBody(
-            parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data, child
+            parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data, child, sent
         )
     )
 

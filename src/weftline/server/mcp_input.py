@@ -13,6 +13,7 @@ from weftline.errors import InvalidRequest
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+from weftline.wire.validation import json_words
 
 _MAX_PROBLEMS = 5
 _EXCERPT_CHARS = 100
@@ -87,7 +88,7 @@ async def _read_attachments(given: object) -> list[TakenAttachment]:
     try:
         sent = convert(given or [], list[_Attachment])
     except ValidationError as error:
-        raise InvalidRequest(f"attachments: {error}") from None
+        raise InvalidRequest(f"attachments: {json_words(error)}") from None
     if len(sent) > MAX_ATTACHMENTS:
         raise InvalidRequest(f"attachments: at most {MAX_ATTACHMENTS} are accepted.")
     return [await asyncio.to_thread(_taken, f"attachments[{index}]", one) for index, one in enumerate(sent)]

@@ -109,7 +109,7 @@ class ServerOptions(Struct, frozen=True):
     max_recoveries: int = MAX_RECOVERIES
     """How often a run that fails or kills the process is tried again without progress before it is given up."""
     public_errors: dict[str, str] = {}
-    """What clients read about runs that failed, by error code, in place of what there is to say."""
+    """What clients read about runs that failed, by error code, instead of the original message."""
     stall_s: float = default_stall_s()
     """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -209,14 +209,14 @@ def _unknown_fields(config: Config, value: object) -> Literal["warn", "refuse"]:
 def _version(config: Config, value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
-    raise _bad(config, "code_version", "must be a text, such as a commit")
+    raise _bad(config, "code_version", "must be a string, such as a commit")
 
 
 def _hints(config: Config, value: object) -> dict[str, str]:
     try:
         hints = convert(value, dict[str, str])
     except ValidationError:
-        raise _bad(config, "display_hints", "must be a table of texts by tool") from None
+        raise _bad(config, "display_hints", "must be a table of strings by tool") from None
     for tool, template in hints.items():
         try:
             checked_template(template, tool=tool, what="display_hints")
@@ -228,7 +228,7 @@ def _hints(config: Config, value: object) -> dict[str, str]:
 def _public_errors(config: Config, value: object) -> dict[str, str]:
     texts = cast("dict[str, object]", value) if isinstance(value, dict) else None
     if texts is None:
-        raise _bad(config, "public_errors", 'must be a table of texts by error code, such as {auth = "Call us."}')
+        raise _bad(config, "public_errors", 'must be a table of strings by error code, such as {auth = "Call us."}')
     for code, text in texts.items():
         if code not in CODES:
             near = did_you_mean(code, CODES)
@@ -236,7 +236,9 @@ def _public_errors(config: Config, value: object) -> dict[str, str]:
                 config, f"public_errors.{code}", f"is not an error code; use one of {', '.join(sorted(CODES))}.{near}"
             )
         if not isinstance(text, str) or not 0 < len(text.strip()) <= _MAX_PUBLIC_ERROR_CHARS:
-            raise _bad(config, f"public_errors.{code}", f"must be a text of 1 to {_MAX_PUBLIC_ERROR_CHARS} characters")
+            raise _bad(
+                config, f"public_errors.{code}", f"must be a string of 1 to {_MAX_PUBLIC_ERROR_CHARS} characters"
+            )
     return cast("dict[str, str]", texts)
 
 

@@ -70,7 +70,7 @@ def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[s
     if approvers is None:
         return ()
     if isinstance(approvers, str):
-        raise ValueError(f"{where}: approvers are a list of names, such as ['user:ann'], not a text")
+        raise ValueError(f"{where}: approvers are a list of names, such as ['user:ann'], not a string")
     names = tuple(approvers)
     if not names or not all(isinstance(one, str) and one.strip() for one in names):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{where}: approvers are one or more names, such as ['user:ann'], not {list(names)!r}")

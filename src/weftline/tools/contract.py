@@ -8,6 +8,7 @@ from msgspec import UNSET
 from weftline.canonical import canonical_value
 from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
+from weftline.tools.returned import listed
 
 
 async def result_fault(tool: Tool, value: object) -> str:
@@ -26,7 +27,12 @@ async def result_fault(tool: Tool, value: object) -> str:
     issues = await issues_of(canonical_value(value), schema)
     if issues and isinstance(value, str) and _is_json(value):
         issues = await issues_of(value.encode(), schema)
-    return "; ".join([f"{one.path}: {one.message}" if one.path else one.message for one in issues[:3]])
+    return listed([(_steps(one.path), one.message) for one in issues])
+
+
+def _steps(pointer: str) -> list[int | str]:
+    named = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    return [int(step) if step.isascii() and step.isdigit() else step for step in named]
 
 
 def _is_json(text: str) -> bool:

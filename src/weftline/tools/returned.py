@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from weftline.canonical import canonical_value
 from weftline.tools.base import ToolOutput
+
+MAX_FAULTS = 20
 
 
 class ReturnType:
@@ -45,9 +48,17 @@ class ReturnType:
                 with suppress(ValidationError):
                     self._adapter.validate_json(value, strict=True)
                     return ""
-            found = error.errors(include_url=False, include_context=False, include_input=False)[:3]
-            where = [".".join(map(str, one["loc"])) for one in found]
-            return "; ".join(
-                [f"{at}: {one['msg']}" if at else one["msg"] for at, one in zip(where, found, strict=True)]
-            )
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            return listed([(one["loc"], one["msg"]) for one in found])
         return ""
+
+
+def listed(faults: Sequence[tuple[Sequence[int | str], str]]) -> str:
+    """What is wrong, and where: `people[2].name: must be a string; …`."""
+    named = [(_path(steps), message) for steps, message in faults[:MAX_FAULTS]]
+    more = f"; and {len(faults) - MAX_FAULTS:,} more" if len(faults) > MAX_FAULTS else ""
+    return "; ".join([f"{at}: {message}" if at else message for at, message in named]) + more
+
+
+def _path(steps: Sequence[int | str]) -> str:
+    return "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps]).removeprefix(".")

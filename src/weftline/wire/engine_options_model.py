@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from weftline.engine_options import MAX_INTERVAL_S, MAX_TASK_QUEUE_CHARS, attributes_fault, memo_fault, typed
 from weftline.wire.engine_options import plain_value
+
+_KINDS: Final = 'a string, a number, true, false, an array of strings, or {"datetime": "2026-01-31T12:00:00Z"}'
 
 
 def _memo(given: dict[str, Any]) -> dict[str, Any]:
@@ -18,14 +20,19 @@ def _memo(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(given: dict[str, Any]) -> dict[str, Any]:
-    fault = attributes_fault(given)
-    for name, value in given.items():
-        found = typed(plain_value(value))
-        if not fault and isinstance(found, str):
-            fault = f"{name}: {found}"
-    if fault:
+    if fault := attributes_fault(given):
         raise PydanticCustomError("search_attributes", "{fault}", {"fault": fault})
     return given
+
+
+def _attribute(value: object) -> object:
+    found = typed(plain_value(value), kinds=_KINDS)
+    if isinstance(found, str):
+        raise PydanticCustomError("search_attribute", "{fault}", {"fault": found})
+    return value
+
+
+_Attribute: TypeAlias = Annotated[Any, AfterValidator(_attribute)]
 
 
 class RetryPolicyModel(BaseModel):
@@ -44,6 +51,6 @@ class EngineOptionsModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     memo: Annotated[dict[str, Any], AfterValidator(_memo)] | None = None
-    searchAttributes: Annotated[dict[str, Any], AfterValidator(_attributes)] | None = None
+    searchAttributes: Annotated[dict[str, _Attribute], AfterValidator(_attributes)] | None = None
     taskQueue: Annotated[str, StringConstraints(max_length=MAX_TASK_QUEUE_CHARS)] | None = None
     retryPolicy: RetryPolicyModel | None = None

@@ -24,6 +24,7 @@ from weftline.outcome import telemetry_of
 from weftline.wire.hints import WireFailure, WireHint, WireTelemetry
 from weftline.wire.limits import MAX_FAILURE_BYTES
 from weftline.wire.unknown_fields import Shape
+from weftline.wire.validation import json_words
 
 
 class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,7 +62,7 @@ def failure_fault(value: object) -> Issue | None:
     try:
         convert(value, SentFailure)
     except ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
+        message, _, where = json_words(error).partition(" - at `$")
         return Issue("failure" + where.rstrip("`"), message)
     return None
 
@@ -69,7 +70,7 @@ def failure_fault(value: object) -> Issue | None:
 def require_failure(sent: SentFailure, *, error: str | None) -> None:
     """Raises `InvalidRequest` for one that cannot be."""
     if error is None:
-        raise invalid([Issue("failure", "goes with `error`; a call that has succeeded has not failed")])
+        raise invalid([Issue("failure", "can only be given with `error`")])
     if len(encode(sent)) > MAX_FAILURE_BYTES:
         raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
     if fault := recovery_fault(sent.kind or "domain_rejection", sent.recovery):

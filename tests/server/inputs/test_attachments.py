@@ -105,7 +105,7 @@ async def test_a_session_remembers_attachments_for_later_messages(api: Api) -> N
         ({"url": "data:text/plain," + "a" * 10_500_000}, "attachments[0].url", "more than 10,485,760 bytes"),
         ({"url": "https://x/a"}, "attachments[0].mediaType", "is missing"),
         ({**CAT, "name": "a\nb"}, "attachments[0].name", "must be printable"),
-        ({"data": 5}, "attachments[0].data", "Input should be a valid string"),
+        ({"data": 5}, "attachments[0].data", "must be a string"),
         ({"sha256": DIGEST, "mediaType": "image/png"}, "attachments[0]", "give exactly one of `data` and `url`"),
     ],
 )

@@ -22,6 +22,7 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.tasks import ANSWER, Task
 from weftline.wire.responses import iso
+from weftline.wire.validation import json_words
 
 
 class _File(Struct, rename="camel"):
@@ -73,7 +74,7 @@ def _decoded(decoder: Decoder[Any], params: bytes) -> Any:
     try:
         return decoder.decode(params)
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise invalid("params", str(error)) from None
+        raise invalid("params", json_words(error)) from None
 
 
 def _part(number: int, part: _Part) -> Part:

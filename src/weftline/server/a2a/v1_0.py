@@ -26,6 +26,7 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.tasks import ANSWER, STATES, Task
 from weftline.wire.responses import iso
+from weftline.wire.validation import json_words
 
 MAX_PAGE = 100
 _PAGE = 50
@@ -79,14 +80,14 @@ def _decoded(params: bytes) -> dict[str, Any]:
     try:
         return _fields(decode(params), "params")
     except (DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise invalid("params", str(error)) from None
+        raise invalid("params", json_words(error)) from None
 
 
 def _convert(fields: dict[str, Any], kind: Any, path: str) -> Any:
     try:
         return convert(fields, kind)
     except ValidationError as error:
-        raise invalid(path, str(error)) from None
+        raise invalid(path, json_words(error)) from None
 
 
 def _part(number: int, sent: dict[str, Any]) -> Part:

@@ -11,24 +11,7 @@ from msgspec import UNSET, DecodeError, Struct
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import asdict
 
-from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
-from weftline.server.app import App
-from weftline.server.auth import Principal
-from weftline.server.http import Request, Response, StreamedResponse
-from weftline.server.oauth import consent
-from weftline.server.oauth.app import (
-    COOKIE,
-    DEVICE_COOKIE,
-    DEVICE_S,
-    PROTECTED_RESOURCE,
-    read_cookie,
-    session_of,
-)
-from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
-from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
-from weftline.server.routes.keys import read_body
-from weftline.server.schemas.oauth import (
+from weftline.api.schemas.oauth import (
     GRANT_TYPES,
     AppForm,
     ClientDocument,
@@ -59,8 +42,26 @@ from weftline.server.schemas.oauth import (
     registered_json,
     token_json,
 )
+from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.oauth import consent
+from weftline.server.oauth.app import (
+    COOKIE,
+    DEVICE_COOKIE,
+    DEVICE_S,
+    PROTECTED_RESOURCE,
+    read_cookie,
+    session_of,
+)
+from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
+from weftline.server.oauth.pages import sign_in_page
+from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
+from weftline.server.routes.keys import read_body
 from weftline.store.records.apps import App as StoredApp
 from weftline.wire.responses import Ok
+from weftline.wire.validation import json_words
 from weftline.workspace import apps, grants
 from weftline.workspace.client_documents import is_document
 from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
@@ -289,7 +290,7 @@ async def register(app: App, request: Request, principal: Principal) -> Response
     try:
         body = _new_client.decode(await request.body(limit=_REGISTRATION_BYTES))
     except (DecodeError, RecursionError, TooLarge) as error:
-        raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {error}") from None
+        raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {json_words(error)}") from None
     made = await register_client(app.workspaces, Registration(**asdict(body)))
     return _json(registered_json(made), status=201)
 
@@ -390,7 +391,7 @@ ROUTES = (
     ),
     _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
     _for_apps(
-        "/api/oauth/introspect", introspect, "What a token is good for", fields=OneTokenForm, returns=Introspection
+        "/api/oauth/introspect", introspect, "Introspect a token (RFC 7662)", fields=OneTokenForm, returns=Introspection
     ),
     _open(
         "GET",

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+from weftline.wire.validation import path_of, words_of
 
 
 def refused(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> InvalidRequest:
@@ -19,6 +20,6 @@ def issues_of(error: ValidationError) -> list[Issue]:
     """Never holds what was sent: that may be a secret."""
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(str(step) for step in problem["loc"] if step != "[key]")
-        found.append(Issue(path, problem["msg"]))
+        path = path_of([step for step in problem["loc"] if step != "[key]"])
+        found.append(Issue(path, words_of(problem)))
     return found
