@@ -375,6 +375,10 @@ class Engine(Protocol):
         """How the calls of a run were closed; see `cancel`."""
         ...
 
+    async def parent(self, row: RunRow) -> str | None:
+        """The id of the run whose call a child run carries out."""
+        ...
+
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         """The calls of a run that were announced, in that order."""
         ...
