@@ -50,6 +50,8 @@ class CreateOptions(TypedDict, total=False):
     """The contents that the plan's messages name."""
     origin: Origin | None
     """Where a fork begins."""
+    history: Sequence[bytes]
+    """The messages before that, which its thread begins with."""
 
 
 class EntryBatch(Struct, eq=False):
