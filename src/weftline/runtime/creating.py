@@ -107,6 +107,7 @@ class RunCreator:
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
         run_id: str | None = None,
+        history: Sequence[bytes] = (),
     ) -> str:
         """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
@@ -145,6 +146,7 @@ class RunCreator:
                 idempotency=idempotency,
                 secrets=secrets,
                 blobs=tuple(blobs),
+                history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self.residents.log.mark(run, outside=True)

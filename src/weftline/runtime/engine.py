@@ -52,6 +52,8 @@ class CreateOptions(TypedDict, total=False):
     """Where a fork begins."""
     run_id: str | None
     """In place of a generated one. `InvalidRequest` for an impossible one; `Conflict` (`run_exists`) if it is taken."""
+    history: Sequence[bytes]
+    """The messages before that, which its thread begins with."""
 
 
 class EntryBatch(Struct, eq=False):
