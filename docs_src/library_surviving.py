@@ -31,7 +31,7 @@ agent = Agent("lab:script", name="billing", tools=[pay])
 async def main() -> None:
     models = Catalog()
     models.add(ScriptedModel([calls("pay", amount=5), "Done: {{tool_results.0}}"]), name="lab")
-    async with Engine("./data", agents=[agent], models=models) as engine:  # carries on what an earlier process left
+    async with Engine("./data", agents=[agent], models=models) as engine:  # continues the runs of an earlier process
         run = await engine.start(agent, "Pay 5.", key="invoice-7")  # the same run in both processes
         print((await run.result()).text)
 

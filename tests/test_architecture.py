@@ -128,17 +128,19 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.background": frozenset(),
     "weftline.agent": TOP
     | {"weftline.events", "weftline.background", "weftline.prompts_behavior", "weftline.prompts_skills"},
-    "weftline.server": TOP | {"weftline.events", "weftline.agent"},
+    "weftline.api": TOP | {"weftline.events", "weftline.agent"},
+    "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.background", "weftline.events"}
     | {"weftline._version", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
-    "weftline.cli": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
-    "weftline.testing": TOP | {"weftline.agent", "weftline.events"} | {"weftline.server", "weftline.client"},
+    "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
+    "weftline.testing": TOP
+    | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
 }
 """For each part of the package, what of ours it may import besides itself."""
 
-KNOW_THE_WIRE = ("wire", "server", "client", "cli", "testing.torture", "agent.event_page")
+KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "agent.event_page")
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
@@ -334,6 +336,18 @@ def test_tests_know_what_any_engine_can_do() -> None:
     assert [path.name for path in others if used.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_commands_know_of_the_server_only_how_it_is_started(modules: list[Module]) -> None:
+    """What a command shares with a route is free of HTTP, and so in `api/`."""
+    known = {
+        one.module
+        for module in modules
+        if module.part == "weftline.cli"
+        for one in imports(module)
+        if is_inside(one.module, "weftline.server")
+    }
+    assert known <= {f"weftline.server.{name}" for name in ("serve", "options", "logs")}
+
+
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:
     assert standard_sqlite(modules) == []
 
@@ -370,6 +384,7 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("runtime/x.py", "from weftline.server import app"),
         ("client/x.py", "from importlib import import_module\nimport_module('weftline.kernel.state')"),
         ("server/x.py", "from weftline.cli import main"),
+        ("api/x.py", "from weftline.server.http import Request"),
         ("workspace/x.py", "from weftline.runtime import clock"),
         ("workspace/x.py", "from weftline.server.app import App"),
         ("runtime/x.py", "from weftline.workspace import agents"),

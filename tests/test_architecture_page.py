@@ -1,4 +1,4 @@
-"""`docs/architecture.md` names functions; they exist."""
+"""`docs/architecture.md` and the decisions name functions; they exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "architecture.md"
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 SRC = Path(__file__).resolve().parent.parent / "src" / "weftline"
 TOP = sorted(path.stem for path in SRC.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
 NAME = re.compile(rf"`((?:{'|'.join(TOP)})(?:\.(?!py`)\w+)+)`")
@@ -31,6 +33,12 @@ def _resolve(name: str) -> object:
 @pytest.mark.parametrize("name", sorted(set(NAME.findall(PAGE.read_text(encoding="utf-8")))))
 def test_a_name_of_the_architecture_page_exists(name: str) -> None:
     assert _resolve(name) is not None
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_the_names_in_a_decision_exist(page: Path) -> None:
+    names = sorted(set(NAME.findall(page.read_text(encoding="utf-8"))))
+    assert all(_resolve(name) is not None for name in names)
 
 
 def test_the_architecture_page_names_many_functions_and_only_files_that_exist() -> None:

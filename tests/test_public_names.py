@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import inspect
+from types import ModuleType
+
 import pytest
 
 import weftline
+import weftline.client
+import weftline.testing
 
 PUBLIC = [
     "AfterModel",
@@ -104,3 +109,11 @@ def test_a_public_name_can_be_imported(name: str) -> None:
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(weftline, "no_such_name")  # noqa: B009  (a plain attribute would be refused by the type checker)
+
+
+@pytest.mark.parametrize("module", [weftline, weftline.client, weftline.testing], ids=lambda module: module.__name__)
+def test_a_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
+    """Without, `help` shows those of its base class: a page about structs in general."""
+    public = [getattr(module, name) for name in module.__all__]
+    ours = [one for one in public if inspect.isclass(one) and one.__module__.startswith("weftline")]
+    assert [one.__name__ for one in ours if not vars(one).get("__doc__")] == []

@@ -144,9 +144,9 @@ class _Reader:
         family = self._text(table, "family", f"{at}.family")
         families = ", ".join(known_families())
         if family is None:
-            raise self._bad(f"{at}.family", f"is missing; name one of {families}")
+            raise self._bad(f"{at}.family", f"is missing; use one of {families}")
         if family not in known_families():
-            raise self._bad(f"{at}.family", f"{family!r} is not a family; there are {families}")
+            raise self._bad(f"{at}.family", f"{family!r} is not a family; use one of {families}")
         base_url = self._text(table, "base_url", f"{at}.base_url")
         if base_url is not None and not _is_http(base_url):
             raise self._bad(f"{at}.base_url", "must be an http or https address")
@@ -185,7 +185,7 @@ class _Reader:
             return None
         settings = self._converted(f"{at}.oauth", self._table(table, "oauth", f"{at}.oauth"), OAuthSettings)
         if api_key is not None:
-            raise self._bad(f"{at}.oauth", "and api_key exclude each other")
+            raise self._bad(f"{at}.oauth", "and api_key cannot be combined")
         if not _is_http(settings.token_url):
             raise self._bad(f"{at}.oauth.token_url", "must be an http or https address")
         return settings

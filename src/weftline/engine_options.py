@@ -199,5 +199,5 @@ def thread_fault(options: EngineOptions | None, names: Sequence[str]) -> str:
     if attribute is None:
         return ""
     if not names:
-        return "a run without a thread or session has none to name"
+        return "can only be given to a run with a thread or session"
     return "" if attribute.value in names else "must be the id of the run's own thread or session"

@@ -51,10 +51,10 @@ TABLE: dict[str, Row] = {
     "await_expired": Row(409, False, "The run went on without the answer; read its snapshot."),
     "interrupts_not_allowed": Row(403, False, "Let the run end, or cancel it."),
     "four_eyes": Row(403, False, "Let somebody else approve it."),
-    "not_approver": Row(403, False, "Let one of those decide whom `approvers` names."),
+    "not_approver": Row(403, False, "Ask one of the people in `approvers` to decide."),
     "unknown_run": Row(404, False, "Check the run id."),
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
-    "registration_closed": Row(409, False, "Give the agent to the engine before it is opened."),
+    "registration_closed": Row(409, False, "Register the agent with the engine before opening it."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
     "thread_ended": Row(409, False, "Create a new session."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
@@ -64,9 +64,9 @@ TABLE: dict[str, Row] = {
     "too_many_active_skills": Row(409, False, "Deactivate a skill first, or raise max_active."),
     "unsupported_run": Row(409, False, "Use the version of Weftline that wrote the run, or a newer one."),
     "run_unfinished": Row(409, False, "Wait until the run has ended, or cancel it."),
-    "run_trimmed": Row(409, False, "Its log is gone; take a run that retention has not reached, or an export."),
+    "run_trimmed": Row(409, False, "Its log is gone; use a run that retention has not removed, or an export."),
     "bad_export": Row(400, False, "Export the run again; the message names the line that is wrong."),
-    "import_conflict": Row(409, False, "Import the file into a store that has no other run of this number."),
+    "import_conflict": Row(409, False, "Import the file into a store that has no other run with this number."),
     "not_paused": Row(409, False, "There is nothing to resume."),
     "request_timeout": Row(408, True, "Send the whole request without pauses."),
     "body_too_large": Row(413, False, "Send a smaller body."),
@@ -76,11 +76,11 @@ TABLE: dict[str, Row] = {
     "rate_limited": Row(429, True, "Wait for the time in Retry-After."),
     "too_many_runs": Row(429, True, "Wait until some of the workspace's runs begin; at most `limit` may be queued."),
     "too_many_streams": Row(429, True, "Close unused streams of the workspace; at most `limit` may be open."),
-    "too_many_large_responses": Row(429, True, "Read the large responses that are under way, then ask again."),
+    "too_many_large_responses": Row(429, True, "Finish reading the open large responses, then try again."),
     "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one after the other."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "not_implemented": Row(501, False, "Use another method, and no transfer coding but `chunked`."),
-    "unavailable": Row(503, True, "The server or its store cannot take this now; try again after Retry-After."),
+    "unavailable": Row(503, True, "The server or its store is not accepting this now; try again after Retry-After."),
     LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
     "context_unavailable": Row(503, False, "Install or allow what the message names, or use another context."),
@@ -129,10 +129,14 @@ class Forbidden(WeftlineError):
 
 
 class NotFound(WeftlineError):
+    """It does not exist, or belongs to another workspace."""
+
     default_code = "not_found"
 
 
 class Conflict(WeftlineError):
+    """Not possible in the current state; `code` says why."""
+
     default_code = "conflict"
 
 

@@ -23,6 +23,8 @@ from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry, preview_o
 
 
 class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened in a run. `seq` is its position in the run's log."""
+
     run_id: str = ""
     seq: int = 0
 

@@ -14,6 +14,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 
 class Text(Struct, frozen=True, tag="text"):
+    """Plain text."""
+
     text: str
 
 
@@ -94,6 +96,8 @@ AssistantPart: TypeAlias = Text | Thinking | ToolCall | ProviderCall | Image | O
 
 
 class System(Struct, frozen=True, tag_field="role", tag="system"):
+    """A system message."""
+
     content: str
 
 
@@ -113,6 +117,8 @@ class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True
 
 
 class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
+    """A message that a model wrote."""
+
     parts: tuple[AssistantPart, ...]
 
     @property

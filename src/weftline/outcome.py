@@ -33,7 +33,7 @@ class ServerData(Struct, frozen=True, omit_defaults=True):
 
 
 class Telemetry(Struct, frozen=True, omit_defaults=True):
-    """What a call cost. The runtime fills in a time of None."""
+    """What a call cost. The runtime fills in a duration of None."""
 
     duration_ms: int | None = None
     tokens_used: int | None = None

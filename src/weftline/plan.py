@@ -101,7 +101,7 @@ _CLIENT_SIDE = frozenset(str(ref.__struct_config__.tag) for ref in (LocalRef, A2
 
 
 class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """The call that a child run carries out: whose it is, and what it was made with."""
+    """The call that a child run executes: its parent, and the arguments."""
 
     agent: str | None
     id: str
@@ -242,5 +242,5 @@ def decode_plan(stored: bytes | Raw) -> RunPlan:
     """
     version = _decode_version(stored).v
     if not 1 <= version <= PLAN_VERSION:
-        raise ValidationError(f"A plan of version {version}: only those up to {PLAN_VERSION} can be read")
+        raise ValidationError(f"The plan has version {version}; this version of Weftline reads up to {PLAN_VERSION}")
     return _decode_plan(stored)

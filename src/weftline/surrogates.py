@@ -34,7 +34,7 @@ def may_have_halves(data: bytes) -> bool:
 
 
 def lone_halves(data: bytes) -> list[re.Match[bytes]]:
-    """The escapes in JSON that stand for half a character."""
+    """The escapes in JSON that stand for an unpaired surrogate."""
     return [found for found in _TOKEN.finditer(data) if found["lone"]] if may_have_halves(data) else []
 
 

@@ -91,7 +91,7 @@ async def test_limits_for_days_and_months_are_set_together(engine: Engine) -> No
 async def test_a_limit_that_nobody_can_have_is_refused(engine: Engine) -> None:
     agent = Agent(ScriptedModel(["Hi.", "Hi."]), tools=[look])
     run = await engine.start(agent, "Hi.", thread="t")
-    with pytest.raises(InvalidRequest, match="a thread has one budget for all of its time"):
+    with pytest.raises(InvalidRequest, match="a thread cannot have a limit per day or month"):
         await engine.set_budget(per_day=Budget(calls=1), thread="t")
     with pytest.raises(InvalidRequest, match="one of agent=, thread= and run_id="):
         await engine.set_budget(ASKS, thread="t", run_id=run.id)

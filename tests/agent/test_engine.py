@@ -195,7 +195,7 @@ def started(point: RunStarted) -> None:
         (Agent("lab:script", name="billing"), {"deps": object()}, "cannot be given deps="),
         (Agent("lab:script", name="typed", deps=str), {}, "give a factory"),
         (Agent("lab:script", name="taken"), {}, "Another agent is registered"),
-        (Agent("lab:script", name="billing"), {"thread": "t", "messages": [User.of("hi")]}, "exclude each other"),
+        (Agent("lab:script", name="billing"), {"thread": "t", "messages": [User.of("hi")]}, "cannot be combined"),
     ],
 )
 async def test_what_could_not_be_carried_on_is_refused(

@@ -201,7 +201,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
             assert path.endswith(".bounds") and fault in message
         data = [ServerData("chart", {}, "timeline")]
         assert await refused(Provided(call_id=who, result=None, server_data=data)) == [
-            ("results[0]", "what no model reads comes from tools of the server alone")
+            ("results[0]", "only server tools may set this")
         ]
         several = await refused(
             Provided(call_id=rain, result=3),

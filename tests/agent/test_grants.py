@@ -139,7 +139,7 @@ async def test_what_one_person_allowed_for_later_does_not_speak_for_another_who_
         ({"approvers": []}, "approvers are one or more names"),
         ({"approvers": "user:boss"}, "approvers are a list of names"),
         ({"approvers": [7]}, "approvers are one or more names"),
-        ({"approvers": ["user:boss"], "confirm": None}, "approvers go with confirm"),
+        ({"approvers": ["user:boss"], "confirm": None}, "approvers needs confirm"),
     ],
 )
 def test_approvers_that_nobody_could_be_are_refused(options: dict[str, Any], words: str) -> None:

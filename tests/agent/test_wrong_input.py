@@ -74,7 +74,7 @@ async def test_a_prompt_is_a_text(prompt: Any) -> None:
     [
         (Settings, {"stop": "END"}, "stop must be a list of strings, such as .* not a single string"),
         (Settings, {"stop": [1]}, "each of stop must be a string"),
-        (Settings, {"stop": [""]}, "empty text"),
+        (Settings, {"stop": [""]}, "empty string"),
         (Settings, {"temperature": "hot"}, "temperature must be a number, not 'hot'"),
         (Settings, {"temperature": -1}, "temperature must not be negative"),
         (Settings, {"temperature": float("nan")}, "temperature must be a finite number"),

@@ -89,6 +89,7 @@ def test_a_run_is_paused_resumed_and_spoken_to(env: Env, somewhere: Env) -> None
     early = weftline("runs", "resume", run, env=somewhere)
     assert early.code == 1 and "The run is not paused." in early.err
     assert weftline("runs", "pause", run, "--reason", "lunch", env=somewhere).out == "paused\n"
+    assert "lunch" in weftline("runs", "show", run, env=somewhere).out
     for told in (("follow-up", "And then?"), ("steer", "Forget it.")):
         assert weftline("runs", told[0], run, told[1], env=somewhere).out.startswith("msg_")
     said = weftline("runs", "resume", run, "--message", "Be quick.", "--label", "ticket=7", "--json", env=somewhere)

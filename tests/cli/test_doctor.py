@@ -112,16 +112,18 @@ def test_it_lists_the_runs_that_a_deploy_would_touch_and_those_that_cannot_go_on
     changed, pinned = by_run[runs["changed"]], by_run[runs["pinned"]]
     assert (changed["kind"], changed["agent"], changed["policy"]) == ("deploy", "changed", "adopt")
     assert changed["changed"].keys() == {"prompt"} and changed["changed"]["prompt"].keys() == {"before", "after"}
-    assert changed["what"] == "Its prompt has changed: it goes on with the new." and not changed["needsPerson"]
+    assert (
+        changed["what"] == "Its prompt has changed: it continues with the new version." and not changed["needsPerson"]
+    )
     assert pinned["policy"] == "pin" and pinned["needsPerson"]
-    assert pinned["what"] == "Its prompt has changed: it waits for the code that it began with."
+    assert pinned["what"] == "Its prompt has changed: it waits for the code that it started with."
     assert by_run[runs["cut"]]["changed"].keys() == {"tools", "code"}
     (gone,) = [one for one in found if one["kind"] == "tool_gone"]
     assert gone["runId"] == runs["cut"] and "pay" in gone["what"] and gone["needsPerson"]
     assert by_run[runs["gone"]]["kind"] == "agent_gone" and by_run[runs["gone"]]["needsPerson"]
     said = weftline("doctor", str(app), "--db", str(db))
     assert said.code == 1 and len(said.out.splitlines()) == len(found)
-    assert f"-\t{runs['changed']}\tchanged\tIts prompt has changed: it goes on with the new." in said.out
+    assert f"-\t{runs['changed']}\tchanged\tIts prompt has changed: it continues with the new version." in said.out
     assert (db / "weftline.db").read_bytes() == before, "nothing is changed"
 
 

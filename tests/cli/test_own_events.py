@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, plan
+from weftline.api import following
+from weftline.api.following import EventKind
 from weftline.cli.events import frames_of, live_frames, stored_frames
 from weftline.client.events import parse_frame
 from weftline.errors import StoreError
 from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
-from weftline.server import following
-from weftline.server.following import EventKind
 from weftline.server.sse import DamagedLog, sse_frames
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk

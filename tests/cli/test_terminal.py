@@ -82,7 +82,7 @@ def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(
     with Terminal("run", "hi", "--model", "scripted:stuck", env=env) as terminal:
         terminal.until("begun")
         terminal.interrupt()
-        said = terminal.until("Press Ctrl-C again to leave.")
+        said = terminal.until("Press Ctrl-C again to exit.")
         found = re.search(r"weftline runs follow (run_\w+) --url (\S+)", said)
         assert found is not None and found[2] == server.url and f"weftline runs cancel {found[1]}" in said
         terminal.interrupt()
@@ -131,7 +131,7 @@ def test_an_answer_that_is_a_refusal_is_told_apart(capsys: pytest.CaptureFixture
     end = {"subtype": "success", "text": "I cannot help.", "finishReason": "refusal"}
     assert Screen(as_json=False).show(frame_of("result", end, run_id="run_1", seq=1)) == 0
     out, err = capsys.readouterr()
-    assert out == "I cannot help.\n" and "would not answer" in err
+    assert out == "I cannot help.\n" and "refused to answer" in err
 
 
 def test_ids_are_never_cut_however_narrow_the_terminal(
@@ -181,7 +181,7 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
         "→ 5 and more",
         "✗ no",
         "? pay was cut off: it may or may not have happened",
-        "· the model is asked again; what it said in this turn does not count",
+        "· the model is asked again; ignore its text of this turn so far",
         "· paused: lunch",
         "run_1 · 2 turns · 10 tokens · $0.2500",
     ]

@@ -13,11 +13,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.scheduled import TIME_KEY, checked_work, start, started
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
-from weftline.server.scheduled import TIME_KEY, checked_work, start, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
 from weftline.workspace import schedules, workspaces

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from weftline.api.schemas.agents import parse_agent
+from weftline.api.schemas.tools import parse_tool
+from weftline.api.schemas.webhooks import parse_delivery_id, parse_webhook
 from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
 from weftline.json_size import excess, has_more_values
@@ -23,9 +26,6 @@ from weftline.server.oauth.forms import read_form
 from weftline.server.router import Router
 from weftline.server.routes import ROUTES
 from weftline.server.routes.lists import key_of
-from weftline.server.schemas.agents import parse_agent
-from weftline.server.schemas.tools import parse_tool
-from weftline.server.schemas.webhooks import parse_delivery_id, parse_webhook
 from weftline.server.sse import resume_point
 from weftline.wire.json_text import decode_object
 from weftline.wire.plan import plan_from_spec

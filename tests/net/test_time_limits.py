@@ -101,9 +101,9 @@ async def test_a_silent_server_is_given_up_after_the_time_to_the_first_byte() ->
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (replace(LIMITS, idle_s=SHORT_S), "127.0.0.1 sent nothing for 0.05 s in the middle of its answer."),
-        (replace(LIMITS, idle_s=None, total_s=0.5), "127.0.0.1 did not finish its answer within 0.5 s."),
-        (replace(LIMITS, first_byte_s=None, total_s=0.5), "127.0.0.1 did not finish its answer within 0.5 s."),
+        (replace(LIMITS, idle_s=SHORT_S), "127.0.0.1 sent nothing for 0.05 s in the middle of its response."),
+        (replace(LIMITS, idle_s=None, total_s=0.5), "127.0.0.1 did not finish its response within 0.5 s."),
+        (replace(LIMITS, first_byte_s=None, total_s=0.5), "127.0.0.1 did not finish its response within 0.5 s."),
     ],
 )
 async def test_an_answer_that_stops_is_given_up(limits: TimeLimits, message: str) -> None:

@@ -222,6 +222,17 @@ async def test_another_content_under_an_id_that_is_there_is_a_conflict(tmp_path:
         assert await logs_of(other) == before
 
 
+async def test_a_run_of_another_workspace_of_the_store_is_a_conflict_that_says_so(tmp_path: Path) -> None:
+    async with Engine(tmp_path / "data", workspace="acme") as engine:
+        run = await engine.start(Agent(ScriptedModel(["Four."]), name="sums"), "x")
+        await run.result()
+        file = await engine.export(run.id, tmp_path / "run.jsonl")
+    async with Engine(tmp_path / "data", workspace="other") as engine:
+        with pytest.raises(Conflict, match="in another workspace") as refused:
+            await engine.import_runs(file)
+        assert refused.value.code == "import_conflict"
+
+
 async def test_a_run_that_has_not_ended_or_is_unknown_is_not_exported(tmp_path: Path) -> None:
     async with Engine() as engine:
         run = await engine.start(Agent(ScriptedModel([{"deltas": ["a", "b"], "delay_ms": 600_000}])), "x")

@@ -13,6 +13,7 @@ from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, T
 from weftline.agent.offline import AgentsToday
 from weftline.agent.replaying import replay_stored
 from weftline.agent.run import Run
+from weftline.api.operations import StoredLogs
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import FORMAT
 from weftline.replay.importing import import_runs
@@ -20,7 +21,6 @@ from weftline.replay.reading import read_export
 from weftline.replay.recorded import FileRun
 from weftline.replay.replaying import Replayed, replay_run
 from weftline.runtime import ids
-from weftline.server.operations import StoredLogs
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing import ScriptedModel, calls
 

@@ -180,7 +180,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
-    assert "it cannot be carried on" in caplog.text
+    assert "it cannot continue" in caplog.text
 
 
 async def test_what_fails_after_a_commit_concerns_no_other_run_of_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,4 +197,4 @@ async def test_what_fails_after_a_commit_concerns_no_other_run_of_it(caplog: pyt
         space = await it.workspace("acme")
         run_ids = await asyncio.gather(*[it.create(space, plan("hello")) for _ in range(3)])
         assert [(await ended(it, run_id, space)).status for run_id in run_ids] == ["succeeded"] * 3
-    assert len(told) == 3 and "what follows from a commit failed" in caplog.text
+    assert len(told) == 3 and "handling a commit failed" in caplog.text

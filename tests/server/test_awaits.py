@@ -150,6 +150,9 @@ async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still
         odd: list[Json] = [{}, {"outcome": "yes"}, YES | {"args": 1}, YES | {"reason": 7}, YES | {"remember": "always"}]
         for body in odd:
             assert await refused(body, code="invalid_request")
+        assert await refused(YES | {"remember": "always"}, code="invalid_request") == [
+            "remember: must be true, false or a JSON object of arguments"
+        ]
         check_error(await answer(api, run, "await_9_9", YES), 404, "unknown_await")
         check_error(await answer(api, "run_1000000000000000", id, YES), 404, "not_found")
         assert [one["id"] for one in await inbox(api)] == [id]
@@ -280,9 +283,13 @@ async def test_a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(api: 
         assert (await answer(api, run, asked["awaitId"], YES)).status == 200
         await stream.until("await_closed")
         assert (await api.snapshot(run))["paused"] is True
+        assert (await api.snapshot(run))["reason"] == "lunch"
+        (listed,) = (await api.get(f"agent-runs?idPrefix={run}")).json["runs"]
+        assert (listed["paused"], listed["reason"]) == (True, "lunch")
         said = {"notes": "back", "labels": {"ticket": "8"}, "messages": ["Be quick.", "Really."]}
         assert (await api.post(f"agent-runs/{run}/resume", said)).status == 200
         frames = await stream.rest()
+    assert (await api.snapshot(run))["reason"] is None
     (paused,) = of_type(frames, "run_paused")
     assert paused.payload == {"reason": "lunch", "requestedBy": by, "labels": {"ticket": "7"}}
     (resumed,) = of_type(frames, "run_resumed")

@@ -107,7 +107,7 @@ async def test_what_is_not_there_has_no_budget(api: Api) -> None:
     session = (await api.post("agent-sessions", {"modelId": "scripted:hello"})).json["sessionId"]
     about = {"level": "thread", "id": session, "limits": [{**CALLS, "period": "day"}]}
     error = check_error(await api.call("PUT", "budgets", about), 400, "invalid_request")
-    assert "a thread has one budget for all of its time" in error["message"]
+    assert "a thread cannot have a limit per day or month" in error["message"]
 
 
 @pytest.mark.requirement("run.tree.levels")
@@ -142,7 +142,7 @@ async def test_a_run_asks_whoever_may_raise_its_limit(api: Api) -> None:
             "budget",
             {"level": "run", "unit": "calls", "period": "total", "limit": 3, "spent": 3, "reserved": 0, "asked": 1},
         )
-        assert "Raise the limit and go on?" in opened["question"]
+        assert "Raise the limit and continue?" in opened["question"]
         [listed] = (await api.get("awaits?kind=budget")).json["awaits"]
         assert (listed["id"], listed["runId"]) == (opened["awaitId"], run)
         limits = [{"unit": "calls", "limit": 4, "onExceeded": "ask"}]

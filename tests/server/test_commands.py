@@ -177,7 +177,7 @@ def test_no_command_but_serve_makes_a_store_at_a_wrong_path(command: tuple[str, 
         done = commands.weftline(*command, "--db", str(tmp_path / name))
         assert (done.code, done.out) == (1, ""), done
         path = tmp_path / name
-        assert done.err == f"weftline: There is no store at {path}; `weftline serve --db {path}` makes one.\n"
+        assert done.err == f"weftline: There is no store at {path}; `weftline serve --db {path}` creates one.\n"
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.server.control import remove_dead_folders
+from weftline.api.control import remove_dead_folders
 from weftline.store import owner_of
 from weftline.testing import ServerProcess
 

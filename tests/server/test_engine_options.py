@@ -36,7 +36,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"search_attributes": {"two words": "x"}}, "'two words' is not a name"),
     ({"search_attributes": {f"A{n}": n for n in range(33)}}, "has 33 entries; at most 32 are allowed"),
     ({"search_attributes": "x"}, "search_attributes: must be a mapping, not str"),
-    ({"search_attributes": {"SessionID": "customer"}}, "a run without a thread or session has none to name"),
+    ({"search_attributes": {"SessionID": "customer"}}, "can only be given to a run with a thread or session"),
     ({"search_attributes": {"SessionID": "other"}, "thread": "customer"}, "must be the id of the run's own thread"),
     ({"task_queue": 7}, "task_queue: must be a string of at most 255 characters"),
     ({"retry_policy": {"max_attempts": 3}}, "retry_policy: must be a RetryPolicy"),
@@ -110,7 +110,7 @@ async def test_clients_tell_the_engine_the_same(api: Api) -> None:
         ),
         (
             {"searchAttributes": {"SessionID": session}},
-            "The search attribute SessionID is wrong: a run without a thread or session has none to name.",
+            "The search attribute SessionID is wrong: can only be given to a run with a thread or session.",
         ),
         ({"taskQueue": 7}, "taskQueue: must be a string"),
         ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: Input should be greater than or equal to 0"),

@@ -14,13 +14,13 @@ import pytest
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
 from weftline.errors import InvalidRequest, RateLimited, StoreError
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
-from weftline.server.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
 from weftline.store import open_store
 from weftline.store.base import RunFilter
 from weftline.store.database import Query, statement

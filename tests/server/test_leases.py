@@ -165,9 +165,9 @@ async def test_a_claim_that_says_nothing_sensible_is_refused(api: Api, body: Jso
     [
         ({"budgets": {"onLeaseLost": "shrug"}}, "onLeaseLost"),
         ({"budgets": {"onLeaseLost": "fallback"}}, "names no tool"),
-        ({"budgets": {"onLeaseLost": "error", "leaseFallbacks": {"lookup": "recall"}}}, "goes with"),
+        ({"budgets": {"onLeaseLost": "error", "leaseFallbacks": {"lookup": "recall"}}}, "needs onLeaseLost"),
         ({"budgets": {"leaseFallbacks": {"nothing": "recall"}}}, "no client-side tool"),
-        ({"budgets": {"leaseFallbacks": {"lookup": "lookup"}}}, "also carried out by clients"),
+        ({"budgets": {"leaseFallbacks": {"lookup": "lookup"}}}, "also executed by clients"),
         ({"budgets": {"leaseFallbacks": {"lookup": "recal"}}}, "is not a tool of the run. Did you mean 'recall'?"),
         (
             {"tools": [local_tool(effect="once")], "budgets": {"leaseFallbacks": {"lookup": "recall"}}},

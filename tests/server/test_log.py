@@ -138,7 +138,7 @@ def test_the_start_is_one_line_that_says_what_there_is(told: Told) -> None:
 
 def test_a_server_without_a_key_says_how_to_make_one_and_the_command_works(told: Told) -> None:
     (line,) = told.lines("there is no API key yet")
-    _, _, command = line["message"].partition("make one with: ")
+    _, _, command = line["message"].partition("create one with: ")
     arguments = shlex.split(command)
     made = weftline(*arguments[arguments.index("keys") :])
     assert made.code == 0 and made.out.startswith("weft_")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from runtime.kit import MoodyStore, engine_on, plan, until
+from weftline.api.views import run_summary, run_view
 from weftline.kernel.state import FOLD
 from weftline.plan import ServerRef
-from weftline.server.views import run_summary, run_view
 from weftline.store.memory import MemoryDisk
 from weftline.tools.function import tool
 from weftline.wire.responses import CallName

@@ -83,7 +83,7 @@ def test_what_is_no_json_object_is_refused(parse: Callable[[bytes], object], raw
     ids=["prompt", "metadata", "key"],
 )
 def test_half_a_character_in_a_request_is_refused_by_name(raw: bytes) -> None:
-    with pytest.raises(InvalidRequest, match=r"has \\u[dD]\w{3}, half of a surrogate pair"):
+    with pytest.raises(InvalidRequest, match=r"contains \\u[dD]\w{3}, an unpaired surrogate"):
         parse_run(raw)
 
 

@@ -125,6 +125,11 @@ def test_a_wrong_ref_is_refused_with_its_index(tool: Any, path: str) -> None:
     assert "tools[1]" in error.message
 
 
+def test_an_address_that_cannot_be_one_is_refused_in_words() -> None:
+    error = refused(body({"kind": "mcp", "name": "m", "url": "ftp://x"}))
+    assert error.message == "tools[0].url: must be an http or https address"
+
+
 @pytest.mark.requirement("wire.tools.names")
 @pytest.mark.parametrize("name", ["get-weather", "a b", "", "x" * 65, "naïve", "x\n"])
 def test_a_name_that_a_model_cannot_use_is_refused_by_name(name: str) -> None:

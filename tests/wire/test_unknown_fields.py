@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline.server.schemas.agents import parse_agent
-from weftline.server.schemas.tools import unknown_in_tool
+from weftline.api.schemas.agents import parse_agent
+from weftline.api.schemas.tools import unknown_in_tool
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
 from weftline.wire.run_spec import RunModel
 from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields
@@ -64,7 +64,7 @@ NO_SLIPS: list[dict[str, Any]] = [
     {"modelid": None},
     {"metadata": {"anything": "x"}},
     {"loopDetection": False},
-    {"tools": [{"kind": "local", "name": "a", "parameters": {"whatever": 1}}]},
+    {"tools": [{"kind": "local", "name": "a", "parameters": {"type": "object", "whatever": 1}}]},
     {"tools": [{"kind": "a2a_local", "name": "a", "agentCard": {"name": "A", "x-mine": 1}}]},
     {"tools": [{"kind": "mcp_local", "name": "a", "tools": [{"name": "b", "annotations": {}, "_meta": {}}]}]},
     {"tools": [{"kind": "mcp", "name": "a", "url": "https://m", "headers": {"x-any": "y"}}]},
@@ -116,3 +116,30 @@ def test_what_is_known_is_read_off_the_models() -> None:
     shape = shape_of(RunModel)
     assert {"prompt", "messages", "modelId", "temperature", "attachments", "budgets"} <= shape.known
     assert {"tools", "messages", "budgets", "toolBudgets", "outputSchema", "loopDetection"} <= shape.inside.keys()
+
+
+ARRAY: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+OBJECT: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def test_a_schema_that_is_not_used_is_named() -> None:
+    tools: list[dict[str, Any]] = [
+        {"kind": "local", "name": "a", "parameters": ARRAY, "outputSchema": ARRAY},
+        {"kind": "local", "name": "b", "parameters": OBJECT, "outputSchema": OBJECT},
+        {"kind": "local", "name": "c", "parameters": {}, "outputSchema": {}},
+        {"kind": "local", "name": "d", "parameters": {"type": "object"}},
+        {"kind": "local", "name": "e", "parameters": {"properties": {"n": {}}}, "outputSchema": None},
+        {"kind": "mcp_local", "name": "m", "tools": [{"name": "x", "inputSchema": OBJECT}]},
+        {"kind": "mcp_local", "name": "n", "tools": [{"name": "y"}, {"name": "z", "inputSchema": {"type": "string"}}]},
+    ]
+    body = msgspec.json.encode({"prompt": "hi", "tools": tools})
+    for found in (parse_run(body).unknown, parse_message(body).unknown):
+        assert [(field.code, field.path) for field in found] == [
+            ("unused_schema", "tools[0].parameters"),
+            ("unused_schema", "tools[0].outputSchema"),
+            ("unused_schema", "tools[4].parameters"),
+            ("unused_schema", "tools[6].tools[1].inputSchema"),
+        ]
+        assert found[0].message == "is not the schema of an object with `properties` and was ignored"
+        assert found[1].message == "is not the schema of an object and was ignored"
+        assert found[1].refusal == "is not the schema of an object"

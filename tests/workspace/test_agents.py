@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from weftline.api.agent_specs import RunSpec, effective
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from weftline.server.agent_specs import RunSpec, effective
 from weftline.wire.agents import dialled_urls
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft

@@ -98,6 +98,8 @@ def test_a_day_fits_by_its_number_or_its_name_and_29_february_may_be_far_away() 
     start = datetime(2027, 1, 1, tzinfo=UTC)
     assert times("0 9 13 * fri", "UTC", start, 3) == ["01-01 09:00 +0000", "01-08 09:00 +0000", "01-13 09:00 +0000"]
     assert times("0 0 * * 7", "UTC", start, 1) == times("0 0 * * sun", "UTC", start, 1) == ["01-03 00:00 +0000"]
+    assert parse_cron("0 0 * * fri-sun", "UTC") == parse_cron("0 0 * * 5-7", "UTC") == parse_cron("0 0 * * 5-0", "UTC")
+    assert parse_cron("0 0 * * sun-sun", "UTC") == parse_cron("0 0 * * 0", "UTC")
     far = parse_cron("0 0 29 feb *", "UTC").next(us(datetime(2096, 3, 1, tzinfo=UTC)))
     assert far == us(datetime(2104, 2, 29, tzinfo=UTC))
 
@@ -109,6 +111,7 @@ def test_a_day_fits_by_its_number_or_its_name_and_29_february_may_be_far_away() 
         ("60 * * * *", "minute: '60' is not a number from 0 to 59"),
         ("* * 0 * *", "day of month: '0'"),
         ("* 5-2 * * *", "hour: '5-2' ends before it begins"),
+        ("* * * * sat-mon", "day of week: 'sat-mon' ends before it begins"),
         ("*/0 * * * *", "'0' is not a step from 1 to 60"),
         ("*/x * * * *", "'x' is not a step"),
         ("* * * foo *", "month: 'foo'"),

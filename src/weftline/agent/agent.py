@@ -1,8 +1,4 @@
-"""`Agent`: a model, instructions, tools and hooks under one name.
-
-agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
-print(agent.run_sync("Do I need an umbrella in Lyon?").text)
-"""
+"""`Agent`: a model, instructions, tools and hooks under one name."""
 
 from __future__ import annotations
 
@@ -27,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class Agent(Definition[OutputT, DepsT]):
-    """See the module. Everything after the model is given by name.
+    """A model, instructions, tools and hooks under one name.
 
-    `output` is any type that pydantic knows, and `RunResult.output` is a value of it. `deps` is a type, whose value is
-    given with each run, or a factory that makes one for each run.
+        agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
+        print(agent.run_sync("Do I need an umbrella in Lyon?").text)
+
+    All arguments but the model are keyword arguments; see docs/library.md. `output` is any type that pydantic supports,
+    and `RunResult.output` is a value of that type. `deps` is a type, whose value is passed to each run, or a factory
+    that creates one for each run.
     """
 
     async def run(
@@ -39,7 +39,7 @@ class Agent(Definition[OutputT, DepsT]):
         """Runs the agent and waits for its answer; see `RunOptions` for what can be set for one run.
 
         Without an `engine` the run is in memory and belongs to the caller: if the awaiting task is cancelled, so is the
-        run. With one it is durable, and cancelling only stops the waiting.
+        run. With a durable engine, cancelling the task only stops the waiting.
 
         Raises:
             RunFailed: if the run failed; the subclass says how.
@@ -60,9 +60,9 @@ class Agent(Definition[OutputT, DepsT]):
             yield run
 
     async def warmup(self, *, engine: Engine | None = None) -> None:
-        """Opens the agent's sets of tools before its first run needs them; see `Engine.warmup`.
+        """Opens the agent's toolsets before its first run needs them; see `Engine.warmup`.
 
-        Without an `engine` that is for its runs in memory, on this event loop.
+        Without an `engine` they are opened for its runs in memory, on this event loop.
         """
         await (await _host(engine)).warmup(self)
 
@@ -80,29 +80,28 @@ class Agent(Definition[OutputT, DepsT]):
         instructions: str | None = None,
         inherit_policy: bool = False,
     ) -> Subagent:
-        """The agent as a tool of another one. Each call is a run of its own, a child of the run that made it.
+        """The agent as a tool of another agent. Each call is a run of its own, a child of the run that made it.
 
-        The child is told what `prompt_id`, `template`, `text` or `prompt` make of the arguments, the first of these
-        that is given. Without any that is the task that the other agent's model writes, or with `args` the arguments as
-        JSON.
+        The child's prompt comes from `prompt_id`, `template`, `text` or `prompt`, the first of these that is given.
+        Without any, it is the task that the other agent's model writes, or with `args` the arguments as JSON.
 
         Args:
             description: What the other agent's model reads about it.
             name: What that model calls it; by default the agent's own name.
             args: A pydantic model of the arguments that the tool takes.
             prompt_id: One of the calling agent's `prompts`, filled in with the arguments.
-            template: What the child is told, with arguments in braces: `"Find out about {topic}."`. Without `args` each
-                of these is a text.
-            text: What the child is told, whatever the arguments are.
-            prompt: A function that returns what the child is told. Without `args` its parameters are the tool's.
-            check: A function of those arguments that it names, called before there is a child. It returns what is wrong
-                with them, which the other agent's model reads, or None.
-            instructions: What the child follows in place of the agent's own instructions.
+            template: The child's prompt, with arguments in braces: `"Find out about {topic}."`. Without `args` each of
+                these is a string.
+            text: The child's prompt, whatever the arguments are.
+            prompt: A function that returns the child's prompt. Without `args` its parameters are the tool's.
+            check: A function of the arguments that it names, called before the child is created. It returns what is
+                wrong with them, for the other agent's model to read, or None.
+            instructions: Instructions for the child, instead of the agent's own.
             inherit_policy: Whether the policy that the calling run was started with holds for the child, too, within
                 the agent's own. That of the calling agent never does.
 
         Raises:
-            ValueError: for a template and a text, and for a template with something else than arguments in it.
+            ValueError: for both a template and a text, and for a template with anything but arguments in it.
         """
         from weftline.agent.subagents import as_tool
 

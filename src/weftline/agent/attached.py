@@ -27,7 +27,7 @@ def part_of(given: FileLike) -> UserPart:
     path = Path(given)
     kind = mimetypes.guess_type(path.name)[0]
     if kind is None:
-        raise ValueError(f"the type of {path.name!r} cannot be told from its name; give an Image or a File")
+        raise ValueError(f"the type of {path.name!r} is not clear from its name; give an Image or a File")
     data = b64encode(path.read_bytes()).decode()
     if kind.startswith("image/"):
         return Image(kind, data=data, name=path.name)

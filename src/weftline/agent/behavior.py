@@ -96,7 +96,11 @@ class ToolSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Behavior:
-    """See the module, and docs/behaviors.md for each knob."""
+    """How an agent goes about its runs: `Agent(…, behavior=Behavior(compact_strategy="tail"))`.
+
+    docs/behaviors.md describes each knob. A knob is taken from the run, else from the agent, else from its preset, else
+    from `DEFAULTS`; None means not set.
+    """
 
     cache: bool | None = None
     """Whether requests mark what the model's provider may cache."""

@@ -99,7 +99,7 @@ class BudgetedRuns:
             agent: An agent of this engine or its name, or the id or slug of a stored agent.
             thread: The name or the id of a thread.
             run_id: A run that was started with a budget and has not ended.
-            by: Who says so.
+            by: Who approves it.
 
         Raises:
             InvalidRequest: If a thread or a run is given limits per day or month.

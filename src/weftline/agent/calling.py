@@ -106,7 +106,7 @@ def hook(point: type[P], *, fail_closed: bool = False) -> Hooking[P]: ...
 @overload
 def hook(point: str, *, fail_closed: bool = False) -> Callable[[Callable[..., Any]], Hook[Any]]: ...
 def hook(point: type[Point] | str, *, fail_closed: bool = False) -> Any:
-    """Makes a hook of a function, to be given to agents, runs and presets: `@hook(ContextBuilt)`, or by name.
+    """Turns a function into a hook for agents, runs and presets: `@hook(ContextBuilt)`, or by name.
 
     The function takes the point, and a `RunContext` if it has a second parameter. With `fail_closed` an error in it
     fails the turn or the call, instead of what usually happens to errors at its point.

@@ -68,7 +68,7 @@ def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:
     for one in cast("Sequence[object]", given):
         expect(f"each of {name}", one, str, "a string")
         if not one:
-            raise ValueError(f"{name} must not contain an empty text")
+            raise ValueError(f"{name} must not contain an empty string")
     return tuple(cast("Sequence[str]", given))
 
 

@@ -182,8 +182,8 @@ class AgentCode:
                 parts += [one.instructions, activated]
             parts.append(self._frame.disclosure.catalog)
         except Exception as error:
-            logger.exception("run %s: its instructions could not be made", self.info.id)
-            self._fail(f"The agent's instructions could not be made: {type(error).__name__}: {error}", error)
+            logger.exception("run %s: its instructions failed", self.info.id)
+            self._fail(f"The agent's instructions failed: {type(error).__name__}: {error}", error)
             return None
         if make is None and not any(parts[1:]) and not rebuild:
             return None
@@ -301,7 +301,7 @@ class AgentCode:
         try:
             verdict = self._framed(call, object_of(final), context)
         except Exception:
-            logger.exception("run %s: the call of %s could not be judged", self.info.id, call.name)
+            logger.exception("run %s: the gates for %s failed", self.info.id, call.name)
             return _blocked(call, prompts.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)

@@ -23,7 +23,7 @@ else:
 
 
 class RunInfo(Struct, frozen=True, kw_only=True):
-    """The run that an agent's deps are made for."""
+    """The run that an agent's deps are created for."""
 
     id: str
     agent: str | None = None
@@ -88,8 +88,8 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     @property
     def state(self) -> MutableMapping[str, Any]:
-        """What the hooks and tools of this run remember, on all of its turns and in whatever process: JSON values by
-        key, of at most 64 KiB each. A value is changed by assigning it.
+        """What the hooks and tools of this run remember, across turns and processes: JSON values by key, of at most
+        64 KiB each. A value is changed by assigning it.
 
         It is stored with the next entry of the log that can hold it, and no other run sees it.
         """
@@ -98,13 +98,13 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     @property
     def turn(self) -> int:
-        """The turn under way, counted from 0."""
+        """The current turn, counted from 0."""
         inside = self.entered.inside
         return 0 if inside is None else inside.turn
 
     @property
     def attempt(self) -> int:
-        """How many model calls the run has begun, with failed and repeated ones."""
+        """How many model calls the run has started, including failed and repeated ones."""
         inside = self.entered.inside
         return 0 if inside is None else inside.attempt
 

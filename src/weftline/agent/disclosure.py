@@ -100,7 +100,7 @@ class SearchTool(FunctionTool):
 
 
 def tool_search(*, name: str = SEARCH, default_limit: int = 5, description: str = "") -> SearchTool:
-    """The tool that finds withheld tools, for an agent that needs its own name or description for it."""
+    """The tool that finds withheld tools, for an agent that needs another name or description for it."""
     return SearchTool(name=name, default_limit=default_limit, description=description)
 
 

@@ -112,7 +112,7 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def import_runs(self, path: str | Path) -> Imported:
-        """Adds the runs of an exported file, to be read; nobody carries them on. A thread is there to be gone on with.
+        """Adds the runs of an exported file, to be read; they are never continued. An imported thread can be continued.
 
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.

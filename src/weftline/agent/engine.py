@@ -1,9 +1,4 @@
-"""`Engine`: where agents' runs live. On a directory they are durable; without one they are in memory.
-
-async with Engine("./data", agents=[agent]) as engine:  # carries on what an earlier process left
-    run = await engine.start(agent, "Migrate.", key="migrate-1")  # durable when this returns
-    print((await run.result()).output)
-"""
+"""`Engine`: where agents' runs live."""
 
 from __future__ import annotations
 
@@ -70,12 +65,22 @@ _ROUTE = "library"
 
 
 class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
-    """See the module. It lives on the loop that opened it; calls from other loops and threads are forwarded there.
+    """Where agents' runs live: durable in a directory, or in memory without one.
 
-    `models` are what agents' model ids mean; by default the providers whose keys are in the environment. `max_runs` is
-    how many runs may be carried out at once: the rest queue. `drain_s` is how long work under way may go on when the
-    engine is left, before it is cancelled. `code_version` is what the agents' code is known by, in place of its source,
-    when a run is carried on: see `Limits.on_deploy`.
+        async with Engine("./data", agents=[agent]) as engine:  # continues the runs of an earlier process
+            run = await engine.start(agent, "Migrate.", key="migrate-1")  # durable when this returns
+            print((await run.result()).output)
+
+    It belongs to the event loop that opened it; calls from other loops and threads are forwarded there.
+
+    Args:
+        directory: Where the runs are stored; without one they are in memory.
+        agents: The agents whose runs it continues.
+        models: The catalog for agents' model ids; by default the providers whose keys are in the environment.
+        max_runs: How many runs may execute at once; the rest are queued.
+        workspace: The workspace of the store that the runs belong to.
+        drain_s: How long work in progress may continue when the engine is closed, before it is cancelled.
+        code_version: The version of the agents' code, instead of a digest of its source; see `Limits.on_deploy`.
     """
 
     def __init__(
@@ -136,10 +141,10 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         return self._directory is not None
 
     def register(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
-        """Lets the engine carry on runs of this agent.
+        """Lets the engine continue runs of this agent.
 
-        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: what an
-        earlier process left is carried on from then on, by the agents that are known. `start` needs no registration.
+        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: from then on
+        it continues the runs of an earlier process, with the agents that it knows. `start` needs no registration.
         """
         if self._host is not None:
             raise Conflict(
@@ -168,7 +173,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             store: Store = MemoryStore()
             self._kept = RetainedRuns(store)
         else:
-            self._models.look_around()  # the runs that it carries on may need them
+            self._models.look_around()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
         self.store, self._tools.records = store, store.records
         try:
@@ -213,7 +218,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
 
     async def close(self) -> None:
-        """Stops what is under way; durable runs continue in the next process. May be called twice."""
+        """Stops work in progress; durable runs continue in the next process. May be called twice."""
         if self._host is None:
             return
         if self._pid != os.getpid():
@@ -300,9 +305,9 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         return self._stored
 
     async def warmup(self, agent: Definition[Any, Any]) -> None:
-        """Opens the agent's sets of tools, so that its first run finds its servers connected and its skills read.
+        """Opens the agent's toolsets, so that its first run finds its servers connected and its skills read.
 
-        Those that are open stay as they are, and what comes meanwhile waits for the same opening.
+        Open toolsets stay as they are; a run that starts meanwhile waits for the others to open.
         """
         await self.at_home(lambda: self._tools.warm(agent))
 
@@ -488,7 +493,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
                 "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
             )
         if options.get("messages"):
-            raise InvalidRequest("thread= and messages= exclude each other: a thread has its own messages.")
+            raise InvalidRequest("thread= and messages= cannot be combined: a thread has its own messages.")
         thread = self.thread(name)
         if prompt is None and not options.get("files") and not await thread.messages():
             raise InvalidRequest(f"The thread {name!r} has no messages to continue from: give the run a prompt.")

@@ -156,7 +156,7 @@ class DedupGate:
             return digest(canonical_value(dict(args))) if hasher is None else str(hasher(args))
         except Exception:
             # It saves work and decides nothing: without it the call is carried out.
-            _log.exception("the hasher of %s failed; its call is carried out", tool)
+            _log.exception("the hasher of %s failed; its call is executed", tool)
             return None
 
 

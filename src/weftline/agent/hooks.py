@@ -92,7 +92,7 @@ class Point:
     def __setattr__(self, name: str, value: object) -> None:
         if self._made and name not in self.settable:
             can = ", ".join(sorted(self.settable))
-            what = f"what can be set is {can}" if can else "it only tells what happened"
+            what = f"what can be set is {can}" if can else "it only reports what happened"
             raise AttributeError(f"a hook cannot set {name!r} of {self.name}: {what}")
         object.__setattr__(self, name, value)
 
@@ -428,7 +428,7 @@ class ToolResultStored(CallPoint, name="tool_result_stored"):
 class ToolAfter(CallPoint, name="tool_after"):
     """The result of a call as the model will read it. `output_bytes` is its size.
 
-    A model without vision reads text in place of each image; the image itself is stored.
+    A model without vision reads text instead of each image; the image itself is stored.
     """
 
     result: tuple[UserPart, ...]

@@ -37,7 +37,7 @@ class _Decision(Struct):
 async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) -> Judged:
     """Raises whatever the engine raises, and an error if there is none or it says something malformed."""
     if engine is None:
-        raise TypeError("the agent has no policy engine any more")
+        raise TypeError("the agent no longer has a policy engine")
     asked = PolicyTurn(
         run=info,
         turn=turn.turn,

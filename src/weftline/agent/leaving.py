@@ -50,7 +50,7 @@ class Leaving:
         except TimeoutError:
             if not self._late:
                 self._late = True
-                logger.warning("run %s: its last hooks or its deps hang; nobody waits for them longer", self._run_id)
+                logger.warning("run %s: its last hooks or its deps hang and are abandoned", self._run_id)
 
     def abandon(self) -> None:
         """Interrupts what does not come to its end: the last hooks, or else the deps."""
@@ -64,7 +64,7 @@ class Leaving:
             if last is not None:
                 await last
         except Exception:
-            logger.exception("run %s: its end could not be told", self._run_id)
+            logger.exception("run %s: its observers could not be notified of its end", self._run_id)
         finally:
             try:
                 if self._deps is not None:

@@ -57,7 +57,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     """How a run ended. `cost_usd` is None if the price of some model call is not known.
 
-    `usage` and `cost_usd` include the runs below it, at every depth; `own_usage` is that of its own model calls.
+    `usage` and `cost_usd` include its child runs, at any depth; `own_usage` is that of its own model calls.
 
     `messages` is the conversation, history first, without instructions; `new_messages` are this run's.
     """
@@ -164,6 +164,8 @@ class InvalidOutput(RunFailed):
 
 
 class RunCancelled(RunError):
+    """The run was cancelled. `result` is what it had done until then."""
+
     def __init__(self, result: RunResult[Any]) -> None:
         super().__init__("The run was cancelled.", result, code="cancelled")
 

@@ -70,7 +70,7 @@ class Host(Protocol):
 
 
 class Run(Generic[OutputT]):
-    """Made by `Engine.start`, `Engine.attach` and `Agent.stream`.
+    """A run that you started or attached to (`Engine.start`, `Engine.attach`, `Agent.stream`).
 
     Iterating over it yields its events from the beginning, and ends when the run has.
     """
@@ -98,8 +98,8 @@ class Run(Generic[OutputT]):
         """The events of the run after the given `seq`, from the log and then live.
 
         With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
-        child that had not ended by then is followed from its beginning. To go on where you left, note the `seq` of the
-        last event of each run, and give all of them as `after={run_id: seq, …}`.
+        child that had not ended by then is followed from its beginning. To continue where you left off, note
+        the `seq` of the last event of each run, and pass all of them as `after={run_id: seq, …}`.
 
         A `profile` says which events: `all` has those of `weftline.details` too, `metrics` what was used and the
         phases, and a list of classes just those. The end of the run is always among them. Raises `InvalidRequest` for
@@ -229,7 +229,7 @@ class Run(Generic[OutputT]):
         await host.follow_up(await self._key(), text, by=by, labels=labels)
 
     async def pause(self, reason: str = "", *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
-        """Finishes what is under way and starts nothing new until `resume`."""
+        """Finishes work in progress and starts nothing new until `resume`."""
         host = await self._engine.runtime()
         await host.pause(await self._key(), reason=reason, requested_by=by, labels=labels)
 
@@ -244,7 +244,7 @@ class Run(Generic[OutputT]):
         """Undoes a summary of older messages: from the next request on, the model gets the whole conversation again.
 
         The run makes no further summary unless the model refuses a request as too long. Returns False if there is no
-        summary to take back, or the next one is just being written.
+        summary to undo, or the next one is just being written.
         """
         host = await self._engine.runtime()
         return await host.accept(await self._key(), ContextRestored(by))
@@ -268,16 +268,15 @@ class Run(Generic[OutputT]):
         Args:
             await_id: See `Engine.awaits`.
             args: All arguments of the call, replacing those that were shown. For a plan, `{"plan": …}` replaces it.
-            remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
-                arguments that they must have. A text that ends in `*` is the beginning of one, which may go on with
-                plain words.
-            comment: What the model reads about a plan along with its approval.
-            by: Who says so.
+            remember: Also allows later calls of the same tool in this run: True for all of them, or the arguments that
+                they must have. A string that ends in `*` is a prefix, which plain words may follow.
+            comment: A comment on a plan, for the model to read.
+            by: Who approves it.
 
         Raises:
-            InvalidRequest: `invalid_answer`, if it does not fit the question; the run goes on waiting.
+            InvalidRequest: `invalid_answer`, if it does not fit the question; the run keeps waiting.
             Conflict: `await_closed`, `await_expired` or `run_terminal`, if it comes too late.
-            Forbidden: `four_eyes`, if that is for somebody else to say.
+            Forbidden: `four_eyes`, if somebody else has to decide.
             NotFound: `unknown_await`.
         """
         if args is not None and not isinstance(args, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -289,7 +288,7 @@ class Run(Generic[OutputT]):
         )
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
-        """A person does not allow a call, or does not answer a question. The model reads the reason."""
+        """A person denies a call, or declines to answer a question. The model reads the reason."""
         await self._answer_await(await_id, Answer(outcome="denied", reason=reason), by=by)
 
     async def answer(
@@ -297,9 +296,9 @@ class Run(Generic[OutputT]):
     ) -> None:
         """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
 
-        Several questions of one call are answered with a list, in their order, or with a text that answers them all.
-        The answer to a clarification is a text, which the model reads; an empty one lets it go on without. `labels` are
-        kept with the answer.
+        Several questions of one call are answered with a list, in order, or with one string that answers them all.
+        The answer to a clarification is a string, which the model reads; an empty one lets it continue without.
+        `labels` are kept with the answer.
         """
         await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
 
@@ -319,7 +318,7 @@ class Run(Generic[OutputT]):
         await host.provide(await self._key(), await_id, tuple(results))
 
     def below(self, run_id: str) -> Run[object]:
-        """A run below this one, at any depth, so that its questions can be answered."""
+        """A descendant of this run, at any depth, so that its questions can be answered."""
         return Run(self._engine, run_id, output=None)
 
     async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:

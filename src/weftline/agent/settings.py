@@ -70,15 +70,15 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     Loop detection nudges the model when it repeats itself `loop_soft` times and brings the run to its end at
     `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.
-    `max_children` is how many subagents of a run may be at work at once, `max_depth` how deep they may be nested; a
+    `max_children` is how many subagents of a run may run at once, `max_depth` how deep they may be nested; a
     call beyond that is refused. `max_cost_usd` includes what subagents spend.
 
-    A person has `await_timeout_s` to answer what a run asks; None is for ever. What happens then is in
-    `on_await_expired`: the call is denied, or the run ends as failed. An approval holds for `grant_ttl_s` seconds: a
-    call that has not begun by then is asked about again. With `four_eyes` whoever requested the run may not approve its
-    calls. `in_doubt` says who deals with a call that a crash cut off: the model (`report`), or a person (`ask`).
-    `on_deploy` is what becomes of a durable run whose prompt, tools or code are others when it is carried on: it goes
-    on with them (`adopt`), waits for a process that has those it began with (`pin`), or asks a person (`ask`).
+    A person has `await_timeout_s` to answer a question; None means no limit. `on_await_expired` says what happens
+    then: the call is denied, or the run fails. An approval is valid for `grant_ttl_s` seconds: a call that has not
+    started by then is asked about again. With `four_eyes` whoever requested the run may not approve its calls.
+    `in_doubt` says who deals with a call that a crash cut off: the model (`report`), or a person (`ask`).
+    `on_deploy` says what happens to a durable run if its prompt, tools or code have changed when it continues: it uses
+    the new ones (`adopt`), waits for a process with those it started with (`pin`), or asks a person (`ask`).
     A call of an `external` tool may take `external_timeout_s`; after that the run ends as failed, or the model is told
     (`report`).
     """

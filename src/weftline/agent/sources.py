@@ -255,8 +255,8 @@ class AgentTools:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:
             # The same would happen in the next try: the run ends with it, and the error is in its log.
-            logger.exception("run %s: what its agent (%s) needs could not be made", run.id, plan.code)
-            problem = f"What the agent needs could not be made: {type(error).__name__}: {error}", error
+            logger.exception("run %s: what its agent (%s) needs could not be created", run.id, plan.code)
+            problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
             problem = problem or (str(refusal), refusal.__cause__)
         code = AgentCode(
@@ -295,7 +295,7 @@ class AgentTools:
                     assert self.facts_of is not None
                     await one.ended(run, self.facts_of)
                 except Exception:
-                    logger.exception("run %s: its end could not be told to %r", run.id, one)
+                    logger.exception("run %s: its end could not be reported to %r", run.id, one)
 
         return notify_ended
 
@@ -448,7 +448,7 @@ def _listeners(
 
 
 def require_durable(agent: Definition[Any, Any], name: str) -> None:
-    """Raises `InvalidRequest` for an agent whose runs the next process could not carry on."""
+    """Raises `InvalidRequest` for an agent whose runs the next process could not continue."""
     if isinstance(agent.deps, type):
         raise InvalidRequest(
             f"The deps of the agent {name!r} are a type. Values cannot be stored: give a factory that makes them."

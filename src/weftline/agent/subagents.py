@@ -83,7 +83,7 @@ class Subagent:
         return await self._form.prepare(args)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        raise NotImplementedError("a subagent's calls are carried out by runs of their own")
+        raise NotImplementedError("a subagent's calls are executed by their own runs")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
@@ -158,7 +158,7 @@ def as_tool(
 
 
 def spawn(*, tools: Sequence[str] | None = None, name: str = "spawn") -> Subagent:
-    """A tool with which an agent gives a part of its work to a copy of itself.
+    """A tool with which an agent delegates part of its work to a copy of itself.
 
     The copy has the agent's model, settings, instructions, hooks and tools, and `spawn` itself as far as the limits
     allow (`Limits.max_depth`, `Limits.max_children`).

@@ -111,11 +111,11 @@ def _question(gate: TerminalQuestion) -> None:
             typed = gate.options[int(typed) - 1]
         if typed in gate.options:
             return gate.answer(typed)
-        print(f"One of 1 to {len(gate.options)}, please, or nothing to give no answer.")
+        print(f"Enter a number from 1 to {len(gate.options)}, or nothing to skip.")
 
 
 def _plan(gate: TerminalQuestion) -> None:
-    typed = input(f"\n{gate.question}\n\nGo ahead? [y/n, or what you think of it] ").strip()
+    typed = input(f"\n{gate.question}\n\nGo ahead? [y/n, or a comment] ").strip()
     match typed.lower():
         case "y" | "yes":
             gate.approve()

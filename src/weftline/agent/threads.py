@@ -83,7 +83,7 @@ async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
 
 
 class Thread:
-    """Made at first use. Runs of a thread are carried out one at a time, in order."""
+    """A durable conversation, created at first use. Its runs execute one at a time, in order."""
 
     def __init__(self, engine: Host, name: str) -> None:
         self.name = name
@@ -103,9 +103,9 @@ class Thread:
     async def events(self, *, after: Cursor | None = None, live: bool = True) -> AsyncIterator[AnyEvent]:
         """The events of all runs of the thread and of their children, one run after the other, as one stream.
 
-        `run_id` says whose an event is. To go on where you left, note the `seq` of the last event of each run, and give
-        all of them as `after={run_id: seq, …}`. It goes on with runs that begin later, unless it is not `live`: then it
-        ends with the last run that there is.
+        `run_id` says whose an event is. To continue where you left off, note the `seq` of the last event of each run,
+        and pass all of them as `after={run_id: seq, …}`. It continues with runs that start later, unless `live` is
+        False: then it ends after the last existing run.
         """
         key, seen = await self.key(), 0
         host = await self._engine.runtime()
@@ -127,7 +127,7 @@ class Thread:
                 leave()
 
     async def end(self, *, by: str = "") -> None:
-        """Ends the conversation: its runs under way are cancelled, and no new ones are accepted."""
+        """Ends the conversation: its unfinished runs are cancelled, and no new ones are accepted."""
 
         async def work() -> None:
             host, at = await self._engine.runtime(), self._engine.workspaces
@@ -138,7 +138,7 @@ class Thread:
         await self._engine.at_home(work)
 
     async def key(self) -> int:
-        """Raises `NotFound` for an unknown id; an unknown name makes a new thread."""
+        """Raises `NotFound` for an unknown id; an unknown name creates a thread."""
         if (given := ids.parse(self.name, prefix="ses_")) is not None:
             row = await threads.by_key(self._engine.workspaces, given[0])
             if row.salt != given[1] or row.workspace != self._engine.workspace_key:

@@ -21,16 +21,16 @@ def toolset(
 
     Args:
         name: What the tools see as `context.toolset`.
-        adapt: Gets each call before its arguments are read. What it returns takes their place, as an object or as JSON;
-            nothing, or something empty, keeps them. What it raises is the result of the call.
-        materialize: Gets each result before it is stored, that of the tool or the one that a person gave in its place,
-            as a `ToolOutput`. What it returns takes its place, and may be whatever a tool may return; None keeps it. It
-            may add to `call.server_data`.
+        adapt: Gets each call before its arguments are read. What it returns replaces them, as an object or as JSON;
+            None or an empty value keeps them. What it raises is the result of the call.
+        materialize: Gets each result before it is stored, from the tool or from a person, as a `ToolOutput`. What it
+            returns replaces the result, and may be anything that a tool may return; None keeps it. It may add to
+            `call.server_data`.
         telemetry: Says what a call took, if its tool has not: gets the call and the milliseconds.
 
     Raises:
         ValueError: without a name.
-        TypeError: for what is neither a tool nor a function.
+        TypeError: for anything that is neither a tool nor a function.
     """
     if not name or not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError("a set of tools needs a name")

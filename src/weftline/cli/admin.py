@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from weftline.api.control import send_order
+from weftline.api.operations import StoredLogs, operations
 from weftline.errors import StoreError, WeftlineError
 from weftline.runtime.clock import SystemClock
-from weftline.server.control import send_order
-from weftline.server.operations import StoredLogs, operations
 from weftline.store import open_store, owner_of
 from weftline.workspace.context import Workspaces
 

@@ -19,10 +19,10 @@ from weftline.cli.where import URL, WORKSPACE
     "--args",
     "args",
     metavar="JSON",
-    help="All arguments of the call, or another plan, in place of those shown.",
+    help="All arguments of the call, or another plan, instead of those shown.",
 )
-@click.option("--comment", metavar="TEXT", help="What the model reads about a plan along with its approval.")
-@click.option("--remember", is_flag=True, help="Allow later calls of the same tool in this run, too.")
+@click.option("--comment", metavar="TEXT", help="A comment on a plan, for the model to read.")
+@click.option("--remember", is_flag=True, help="Also allow later calls of the same tool in this run.")
 @URL
 @WORKSPACE
 @DB

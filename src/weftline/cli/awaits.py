@@ -29,8 +29,8 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--kind", type=click.Choice(get_args(AwaitKind)), help="Only these.")
-@click.option("--run", metavar="RUN", help="Only what this run, and those below it, ask.")
-@click.option("--agent", metavar="NAME", help="Only what runs of this agent ask.")
+@click.option("--run", metavar="RUN", help="Only questions of this run and its subagents.")
+@click.option("--agent", metavar="NAME", help="Only questions of this agent's runs.")
 @click.option("--name", metavar="TOOL", help="Only about calls of this tool.")
 @URL
 @WORKSPACE

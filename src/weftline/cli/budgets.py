@@ -28,15 +28,15 @@ def command() -> None:
 @SESSION
 @RUN
 @click.option("--usd", type=float, metavar="DOLLARS", help="What model calls may cost.")
-@click.option("--tokens", type=int, metavar="COUNT", help="What models may read and write.")
+@click.option("--tokens", type=int, metavar="COUNT", help="How many tokens models may read and write.")
 @click.option("--seconds", type=float, metavar="SECONDS", help="How long model and tool calls may take.")
 @click.option("--calls", type=int, metavar="COUNT", help="How many calls of tools may be made.")
-@click.option("--per", type=click.Choice(["day", "month"]), help="For each day or month of UTC, not once and for all.")
+@click.option("--per", type=click.Choice(["day", "month"]), help="Per day or month (UTC) instead of in total.")
 @click.option(
     "--on-exceeded",
     type=click.Choice(["final_turn", "stop", "ask"]),
     default="final_turn",
-    help="What a run does whose next call does not fit: answer in one more turn, fail, or ask a person.",
+    help="What a run does if its next call would exceed the limit: answer in one more turn, fail, or ask a person.",
 )
 @DB
 @JSON
@@ -83,7 +83,7 @@ def clear(workspace: str, agent: str | None, session: str | None, run: str | Non
 
 @command.command("list")
 @WORKSPACE
-@click.option("--run", help="Those that a run is under, the nearest first.")
+@click.option("--run", help="Only budgets that apply to this run, the nearest first.")
 @DB
 @JSON
 def _list(workspace: str, run: str | None, db: Path, as_json: bool) -> None:

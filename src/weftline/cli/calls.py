@@ -12,7 +12,7 @@ from weftline.cli.where import URL, WORKSPACE, chosen_url
 
 @click.command()
 @click.argument("run_id", required=False, metavar="[RUN]")
-@click.option("--in-doubt", is_flag=True, help="Those of all runs that may or may not have happened.")
+@click.option("--in-doubt", is_flag=True, help="Calls of all runs that may or may not have happened.")
 @URL
 @WORKSPACE
 @DB

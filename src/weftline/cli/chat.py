@@ -56,7 +56,7 @@ def _talk(agent: Agent[Any, Any]) -> None:
     from weftline.cli.terminal import clean, styled
     from weftline.errors import WeftlineError
 
-    click.echo(styled(f"{agent.name}: Ctrl-C cancels an answer, /quit leaves.", sys.stderr, dim=True), err=True)
+    click.echo(styled(f"{agent.name}: Ctrl-C cancels an answer, /quit exits.", sys.stderr, dim=True), err=True)
     messages: Sequence[Message] = ()
     while (line := _line()) is not None:
         if not line:

@@ -39,7 +39,7 @@ def command(first: str, second: str, workspace: str | None, db: Path, as_json: b
     cells = [_cells(one) for one in columns]
     show_table(names, [(name, *[one[name] for one in cells]) for name in cells[0]], whole=[])
     differs = compared.first_difference
-    click.echo("They answer the same throughout." if differs is None else f"They differ from turn {differs} on.")
+    click.echo("Their answers are the same throughout." if differs is None else f"They differ from turn {differs} on.")
 
 
 def _cells(one: Outcome) -> dict[str, str]:

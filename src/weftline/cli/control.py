@@ -37,7 +37,7 @@ def pause(
 
 @click.command()
 @_RUN
-@click.option("--notes", default="", metavar="TEXT", help="What the log is to say about it.")
+@click.option("--notes", default="", metavar="TEXT", help="The reason, for the log.")
 @click.option(
     "--message", "messages", multiple=True, metavar="TEXT", help="What the model reads next; may be repeated."
 )

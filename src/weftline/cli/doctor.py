@@ -12,7 +12,7 @@ import click
 from weftline.cli.output import DB, JSON, show_json
 
 if TYPE_CHECKING:
-    from weftline.server.doctor import Finding
+    from weftline.api.doctor import Finding
 
 
 @click.command()
@@ -47,15 +47,15 @@ async def _examine(
 ) -> list[Finding]:
     from weftline.agent.loader import load_agents_file
     from weftline.agent.sources import AgentTools, Setup
+    from weftline.api.doctor import examine
     from weftline.config import Config, load_config
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from
     from weftline.runtime.clock import SystemClock
     from weftline.runtime.toolbox import ServerTools
-    from weftline.server.doctor import examine
     from weftline.server.options import server_options
-    from weftline.server.own_tools import server_tools
     from weftline.store import open_for_reading
+    from weftline.tools.own_tools import server_tools
     from weftline.workspace import workspaces
     from weftline.workspace.context import Workspaces
 
@@ -84,7 +84,7 @@ def _show(found: list[Finding]) -> None:
     from weftline.cli.terminal import is_terminal, show_table
 
     if not found:
-        click.echo("Nothing needs a person, and no run would notice a deploy.", err=not is_terminal())
+        click.echo("Nothing needs attention, and a deploy would affect no run.", err=not is_terminal())
         return
     rows = [_row(one) for one in found]
     if is_terminal():

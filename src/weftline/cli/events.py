@@ -46,7 +46,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
         except UNREADABLE:
             if not batch.newer:
                 raise damaged(batch.run_id, item.seq) from None
-            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
+            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if projected is not None:
             kind, payload = projected

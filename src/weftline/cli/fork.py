@@ -15,10 +15,12 @@ from weftline.cli.where import URL, WORKSPACE, chosen_url
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--turn", type=click.IntRange(0), required=True, metavar="N", help="The first that is run live, from 0.")
-@click.option("--model", metavar="ID", help="In place of the run's own.")
-@click.option("--system", metavar="TEXT", help="The same for the system prompt.")
-@click.option("--reasoning", metavar="LEVEL", help="The same for the reasoning level: a name, or 0 to 100.")
+@click.option(
+    "--turn", type=click.IntRange(0), required=True, metavar="N", help="The first turn to run again, counted from 0."
+)
+@click.option("--model", metavar="ID", help="Another model.")
+@click.option("--system", metavar="TEXT", help="Another system prompt.")
+@click.option("--reasoning", metavar="LEVEL", help="Another reasoning level: a name, or 0 to 100.")
 @click.option("--message", metavar="TEXT", help="What the model reads before that turn.")
 @URL
 @WORKSPACE

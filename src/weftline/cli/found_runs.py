@@ -11,6 +11,8 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from weftline.api.cursors import cursor_of, key_of
+from weftline.api.views import run_summary, run_view
 from weftline.cli.events import stored_frames
 from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
@@ -21,8 +23,6 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
-from weftline.server.cursors import cursor_of, key_of
-from weftline.server.views import run_summary, run_view
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
@@ -205,6 +205,9 @@ class StoredRuns:
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        return await self._store.log.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
         return None if thread is None else await self._names.session(thread)

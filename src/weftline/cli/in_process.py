@@ -24,11 +24,11 @@ from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
-from weftline.server.own_tools import server_tools
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.naming import db_option
+from weftline.tools.own_tools import server_tools
 from weftline.workspace.context import Workspaces
 from weftline.workspace.providers import own_providers
 
@@ -36,7 +36,7 @@ _DRAIN_S = 1.0
 
 
 class LocalHost(Struct, frozen=True):
-    """What carries out runs in this process; see `weftline.server.following.Host`."""
+    """What carries out runs in this process; see `weftline.api.following.Host`."""
 
     engine: Engine
     workspaces: Workspaces
@@ -117,8 +117,8 @@ async def _opened(db: Path | None) -> Store:
         await store.close()
         are = "is 1 unfinished run" if unfinished == 1 else f"are {unfinished} unfinished runs"
         raise WeftlineError(
-            f"There {are} in {db}, which `weftline serve{db_option(db)}` carries on: start it and use --url, or name"
-            " another --db.",
+            f"There {are} in {db}, which `weftline serve{db_option(db)}` has to continue: start it and use --url, or"
+            " name another --db.",
             code="conflict",
         )
     return store

@@ -17,7 +17,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
 @DB
 @click.option("--name", default="", help="A note to tell keys apart.")
 @click.option(
@@ -44,7 +44,7 @@ def create(workspace: str, db: Path, name: str, usage: str, agents: tuple[str, .
 
 
 @command.command("import")
-@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
 @DB
 @click.option("--name", default="", help="A note to tell keys apart.")
 @JSON

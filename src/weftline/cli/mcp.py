@@ -72,7 +72,7 @@ def login(
     try:
         done = asyncio.run(made())
     except LoginFailed as error:
-        raise WeftlineError(f"No login at {urlsplit(url).hostname}: {error}", code="unavailable") from None
+        raise WeftlineError(f"Could not log in to {urlsplit(url).hostname}: {error}", code="unavailable") from None
     administer(db, "mcp.logins.save", workspace=workspace, login=done)
     click.echo(f"Logged in. Runs of {workspace} that name this URL use the login.", err=True)
     show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": True}, as_json=as_json)

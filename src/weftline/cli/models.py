@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML) as for `serve`.")
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
 @DB
-@click.option("--workspace", metavar="SLUG", help="The workspace whose models to list, with providers of its own.")
+@click.option("--workspace", metavar="SLUG", help="The workspace whose models to list, including its own providers.")
 @click.option("--of", "provider", metavar="PROVIDER", help="Ask this provider's API for all of its models instead.")
 @click.option("--search", default="", metavar="TEXT", help="With --of: only models whose id or label contains this.")
 @JSON

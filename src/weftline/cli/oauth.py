@@ -21,7 +21,7 @@ def apps() -> None:
 
 
 @apps.command()
-@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created if it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="The owner; created if it does not exist.")
 @click.option("--name", required=True, help="Shown to users when they are asked for access.")
 @click.option("--redirect-uri", "redirect_uris", multiple=True, metavar="URI", help="May be repeated.")
 @click.option("--scope", "scopes", multiple=True, required=True, help="What it may ask for; may be repeated.")
@@ -63,7 +63,7 @@ def create(
 
 @apps.command("list")
 @click.option("--workspace", metavar="SLUG")
-@click.option("--registered", is_flag=True, help="Those that registered themselves, which belong to no workspace.")
+@click.option("--registered", is_flag=True, help="Apps that registered themselves and belong to no workspace.")
 @DB
 @JSON
 def list_apps(workspace: str | None, registered: bool, db: Path, as_json: bool) -> None:

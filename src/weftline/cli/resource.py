@@ -10,7 +10,7 @@ import click
 from weftline.cli.output import DB, JSON, show_all, show_one
 
 WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
-NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
 
 
 def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True) -> None:

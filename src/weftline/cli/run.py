@@ -159,9 +159,9 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
         def print_hint() -> None:
             where = f"{run.id} --url {url}" if run is not None else ""
             screen.note(
-                f"\nThe run goes on: weftline runs follow {where}\n"
+                f"\nThe run continues: weftline runs follow {where}\n"
                 f"To cancel it:    weftline runs cancel {where}\n"
-                "Press Ctrl-C again to leave."
+                "Press Ctrl-C again to exit."
                 if where
                 else "\nThe run is being created; press Ctrl-C again to give up."
             )
@@ -237,9 +237,9 @@ async def _here(
 
 
 async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
+    from weftline.api.creating import create_run
+    from weftline.api.principal import Principal
     from weftline.errors import NotFound, WeftlineError
-    from weftline.server.creating import create_run
-    from weftline.server.principal import Principal
     from weftline.suggestions import did_you_mean
     from weftline.workspace import agents, workspaces
 

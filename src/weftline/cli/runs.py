@@ -116,7 +116,7 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 
 @command.command()
 @click.argument("run_id")
-@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Begin after this event.")
+@click.option("--after", default=0, type=click.IntRange(0), metavar="SEQ", help="Start after this event.")
 @URL
 @WORKSPACE
 @DB
@@ -237,6 +237,7 @@ def _show_run(run: dict[str, Any]) -> None:
     fields = {
         "run": run["id"],
         "status": styled(status, fg=STATUS_COLOURS.get(status)),
+        "reason": run.get("reason"),
         "name": run["name"],
         "session": run["sessionId"],
         "model": _model(run),

@@ -21,23 +21,25 @@ def command() -> None:
 
 @command.command()
 @WORKSPACE
-@click.option("--name", required=True, help="What to call it.")
+@click.option("--name", required=True, help="Its name.")
 @click.option("--agent", help="The agent that runs, by its id or slug.")
-@click.option("--model", help="The model, for runs of no agent.")
-@click.option("--prompt", help="What it is asked.")
+@click.option("--model", help="The model, if no agent is given.")
+@click.option("--prompt", help="The prompt.")
 @click.option(
     "--file",
     "file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     help="The body of the request that creates such a run (JSON), or - for standard input.",
 )
-@click.option("--at", "at", metavar="TIME", help="Once, at this time with its zone: 2030-01-31T12:00:00Z.")
+@click.option("--at", "at", metavar="TIME", help="Once, at this time with a time zone: 2030-01-31T12:00:00Z.")
 @click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day of month, month, day of week: '0 9 * * 1-5'.")
-@click.option("--timezone", metavar="NAME", help="Of the cron expression, such as Europe/Berlin. UTC by default.")
+@click.option(
+    "--timezone", metavar="NAME", help="Time zone of the cron expression, such as Europe/Berlin. UTC by default."
+)
 @click.option(
     "--catch-up",
     type=click.Choice(["skip", "once", "all"]),
-    help="What to do about times that were missed: nothing, one run for all of them (default), or each.",
+    help="What to do about missed times: nothing, one run for all of them (default), or one for each.",
 )
 @DB
 @JSON

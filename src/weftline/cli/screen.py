@@ -78,7 +78,7 @@ class Screen:
             case CallFinished() | ProviderCalled():
                 self._print_note(f"  → {text_of(frame.data, 'summary') or event.result}")
             case TurnRestarted():
-                self._print_note("· the model is asked again; what it said in this turn does not count")
+                self._print_note("· the model is asked again; ignore its text of this turn so far")
             case RunPaused():
                 self._print_note("· paused" + (f": {event.reason}" if event.reason else ""))
             case RunEnded():
@@ -93,7 +93,7 @@ class Screen:
                 if not self._streams:
                     click.echo(end.text, color=True)  # unchanged: nothing is stripped
                 if text_of(frame.data, "finishReason") == "refusal":
-                    self.note("weftline: The model, or a filter of its provider, would not answer.")
+                    self.note("weftline: The model, or a filter of its provider, refused to answer.")
             case "cancelled":
                 reason = text_of(frame.data, "reason") or end.reason
                 click.echo(styled(f"weftline: The run was cancelled ({clean(reason)}).", sys.stderr), err=True)

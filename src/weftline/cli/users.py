@@ -79,7 +79,7 @@ def show(email: str, db: Path, as_json: bool) -> None:
 
 @command.command()
 @click.argument("email")
-@click.option("--workspace", required=True, metavar="SLUG", help="Created when it is new.")
+@click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
 @DB
 @JSON
 def join(email: str, workspace: str, db: Path, as_json: bool) -> None:

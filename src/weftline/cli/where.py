@@ -68,7 +68,8 @@ async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClie
 
     if not setting("API_KEY"):
         raise WeftlineError(
-            f"Set WEFTLINE_API_KEY to an API key of {url}; `weftline keys create` makes one there.", code="unauthorized"
+            f"Set WEFTLINE_API_KEY to an API key of {url}; `weftline keys create` creates one there.",
+            code="unauthorized",
         )
     try:
         async with AsyncClient(base_url=url, workspace=await _found(url, workspace)) as client:

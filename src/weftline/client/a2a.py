@@ -110,7 +110,7 @@ class LocalA2A:
             if reply.status == 200 and card is not None:
                 self._card, self._card_until = card, monotonic() + CARD_TTL_S
                 return card
-            failure = failure or f"{address} answered {reply.status}"
+            failure = failure or f"{address} responded with {reply.status}"
         raise NetworkError(f"the card of the A2A agent {self.name!r} cannot be read: {failure}")
 
     async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
@@ -181,14 +181,14 @@ class LocalA2A:
         reply = await exchange("POST", endpoint.url, headers=headers, body=body, timeout_s=self.timeout_s or 86_400.0)
         answer = _json_object(reply.body)
         if answer is None or (reply.status >= 400 and "error" not in answer):
-            raise ToolError(f"The agent {self.name} answered {reply.status}.")
+            raise ToolError(f"The agent {self.name} responded with {reply.status}.")
         error = answer.get("error")
         if error is not None:
             reason = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error
             raise ToolError(f"The agent {self.name} refused: {reason}")
         result = answer.get("result")
         if not isinstance(result, dict):
-            raise ToolError(f"The agent {self.name} answered without a result.")
+            raise ToolError(f"The agent {self.name} responded without a result.")
         return cast("dict[str, Any]", result)
 
     def _endpoint(self, card: dict[str, Any]) -> _Endpoint:

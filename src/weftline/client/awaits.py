@@ -53,7 +53,7 @@ class Await(Struct, frozen=True, rename="camel"):
 
 
 class Answered(Struct, frozen=True, rename="camel"):
-    """An answer that counts. `by` is who gave it, as the server's log has it."""
+    """An accepted answer. `by` is who gave it, as in the server's log."""
 
     id: str
     run_id: str
@@ -99,7 +99,7 @@ class RunPeople:
             args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
             remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
                 arguments that they must have. A text that ends in `*` is the beginning of one.
-            comment: What the model reads about a plan along with its approval.
+            comment: A comment on a plan, for the model to read.
 
         Raises:
             BadRequest: if it does not fit the question; the run goes on waiting.

@@ -27,7 +27,7 @@ Level: TypeAlias = Literal["workspace", "agent", "thread", "run"]
 
 
 class BudgetLimit(Struct, frozen=True, rename="camel"):
-    """The most that may be spent and reserved, and what is: US dollars, tokens, seconds or calls of tools."""
+    """A limit, and what is spent and reserved: US dollars, tokens, seconds or tool calls."""
 
     unit: str
     limit: float
@@ -91,7 +91,7 @@ class AsyncBudgets:
         return decoded(made, Budget)
 
     async def of_run(self, run_id: str) -> tuple[Budget, ...]:
-        """Those that a run is under, the nearest first."""
+        """The budgets that apply to a run, the nearest first."""
         path = f"/agent-runs/{quote(run_id, safe='')}/budgets"
         return decoded(await self._http.call("GET", path), _Budgets).budgets
 
@@ -112,5 +112,5 @@ class Budgets:
         return self._wait(self._core.set(level, id, limits=limits))
 
     def of_run(self, run_id: str) -> tuple[Budget, ...]:
-        """Those that a run is under, the nearest first."""
+        """The budgets that apply to a run, the nearest first."""
         return self._wait(self._core.of_run(run_id))

@@ -126,7 +126,7 @@ class AsyncClient:
             return await run.result()
 
     async def stream(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncGenerator[ClientEvent]:
-        """Creates a run and yields its events. A run that does not succeed raises after its last event; stopping early
+        """Creates a run and yields its events. If the run does not succeed, raises after its last event. Stopping early
         cancels the run."""
         async with await self.start(prompt, **options) as run:
             async for event in run.events():
@@ -152,9 +152,9 @@ class AsyncClient:
     ) -> AsyncRun:
         """Follows an existing run, from the event after `last_seq`.
 
-        Its open calls are answered with `tools`; answered calls are not carried out again. With `dispatch=False` no
-        calls are answered: you only watch. With `lease_s` it claims each call before it carries it out, so that no two
-        clients that do carry out the same one. Leaving cancels the run only with `cancel_on_exit`.
+        Its open calls are answered with `tools`; answered calls are not executed again. With `dispatch=False` no calls
+        are answered: you only watch. With `lease_s` it claims each call before executing it, so that no two clients
+        that do so execute the same one. Leaving cancels the run only with `cancel_on_exit`.
         """
         check_lease(lease_s)
         toolset = Toolset(tools)
@@ -235,12 +235,12 @@ class AsyncClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Await]:
-        """What people are asked at the moment, by the runs of the workspace; oldest runs first.
+        """What the runs of the workspace currently ask people; oldest runs first.
 
         Args:
-            run_id: By this run, and by those below it.
+            run_id: By this run and its subagents.
             name: About calls of this tool.
-            waiting_since: Only what was open at this time already.
+            waiting_since: Only what was already open at this time.
         """
         since = None if waiting_since is None else waiting_since.astimezone(UTC).isoformat()
         query = _filters(kind=kind, runId=run_id, sessionId=session_id, agentId=agent_id, name=name, waitingSince=since)
@@ -268,12 +268,12 @@ class AsyncClient:
         return await answer(self.http, run_id, await_id, body)
 
     async def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """What came of the client-side calls of a turn, all together, without following the run.
+        """The results of all client-side calls of a turn, without following the run.
 
         Args:
             await_id: `external_` and the number of the turn; the event `await_external_tools` has it, with the calls.
-            results: One for each call that waits for one, as the protocol has them: `{"toolUseId": …, "result": …}`,
-                or with an `error`. They are taken as a whole, or refused with all that is wrong with them.
+            results: One for each open call, as in the protocol: `{"toolUseId": …, "result": …}`, or with an `error`.
+                They are accepted together, or refused with everything that is wrong with them.
         """
         await provide(self.http, run_id, await_id, results)
 
@@ -300,11 +300,11 @@ class AsyncClient:
         reasoning_level: str | int | None = None,
         budgets: Mapping[str, Any] | None = None,
     ) -> str:
-        """Goes on from a turn of a run that has ended, counted from 0, as a new run; returns its id.
+        """Continues from a turn of a run that has ended, counted from 0, as a new run; returns its id.
 
         Args:
             message: What the model reads before that turn.
-            model_id: In place of the run's own, as are the others.
+            model_id: Instead of the run's own; the others likewise.
         """
         changes = {
             "turn": turn,

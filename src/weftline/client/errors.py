@@ -90,35 +90,35 @@ class ApiError(ClientError):
 
 
 class BadRequest(ApiError):
-    pass
+    """400: the request is wrong; the message names the field."""
 
 
 class AuthError(ApiError):
-    pass
+    """401: the credential is missing or invalid."""
 
 
 class Forbidden(ApiError):
-    pass
+    """403: the credential may not do this."""
 
 
 class ScopeError(Forbidden):
-    pass
+    """403: the access token lacks the scopes in `required_scopes`."""
 
 
 class NotFound(ApiError):
-    pass
+    """404: unknown, or in another workspace (`correct_slug`)."""
 
 
 class Conflict(ApiError):
-    pass
+    """409 or 410: not possible in the current state."""
 
 
 class RateLimited(ApiError):
-    pass
+    """429: too many requests; `retry_after_s` says when to try again."""
 
 
 class ServerError(ApiError):
-    pass
+    """5xx: the server failed or is not accepting requests."""
 
 
 class RunFailed(ClientError):
@@ -265,7 +265,7 @@ def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     fields = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     error = _text(fields.get("error"))
     code = _text(fields.get("code")) or error or ""
-    message = _text(fields.get("message")) or error or f"the server answered {status}"
+    message = _text(fields.get("message")) or error or f"the server responded with {status}"
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     if status == 403 and "insufficient_scope" in (code, error):
         kind, code = ScopeError, "insufficient_scope"

@@ -232,7 +232,7 @@ class Http:
                         raise api_error(response.status, response.headers, content)
                     return Created(content)
         except TimeoutError as error:
-            raise NetworkError(f"POST {url}: no answer within {self._timeout_s:g} s") from error
+            raise NetworkError(f"POST {url}: no response within {self._timeout_s:g} s") from error
 
     async def _authorized(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
@@ -351,7 +351,7 @@ async def _body(response: ClientResponse) -> bytes:
     try:
         return await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NetworkError(f"the answer broke off: {_reason(error)}") from error
+        raise NetworkError(f"the response broke off: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -45,7 +45,7 @@ async def leased(http: Http, *, run_id: str, call: str, lease_s: float) -> Async
     except NotFound as error:
         if error.code == "unknown_tool_use":
             raise NotOurs(error.code) from error
-        logger.warning("this server does not know leases: %s is carried out by every client that is offered it", call)
+        logger.warning("this server does not support leases: every client that is offered %s executes it", call)
         yield ""
         return
     task = asyncio.current_task()

@@ -145,7 +145,7 @@ class LocalMcp:
         with self._lock:
             mine = self._connection is lost
             if mine:
-                logger.warning("the MCP server %s has gone away and is started again", self.name)
+                logger.warning("the MCP server %s has gone away and is being restarted", self.name)
                 self._connection = _Connection(self)
             connection = self._connection
         if mine:
@@ -155,7 +155,7 @@ class LocalMcp:
         try:
             await connection.ready()
         except ClientError as error:
-            raise ToolError(f"The MCP server {self.name} has gone away and cannot be started again: {error}") from error
+            raise ToolError(f"The MCP server {self.name} has gone away and cannot be restarted: {error}") from error
         return connection
 
     async def __aenter__(self) -> Self:
@@ -319,7 +319,7 @@ class _Connection:
             self._lost = True
             raise ToolError(
                 f"The MCP server {self._server.name} went away during the call, "
-                "which may or may not have taken effect. It is started again for the next call."
+                "which may or may not have taken effect. It will be restarted for the next call."
             ) from error
         except Exception as error:
             raise ToolError(f"The MCP server {self._server.name} failed: {_root(error)}") from error

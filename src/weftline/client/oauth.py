@@ -162,7 +162,7 @@ class AsyncOAuthClient:
     async def exchange_code(
         self, code: str, *, request: AuthorizationRequest, state: str, redirect_uri: str | None = None
     ) -> OAuthTokens:
-        """Tokens for the code that the user came back with. `state` is what came with it and must be the request's."""
+        """Tokens for the code that the user came back with. `state` came with it and must match the request's."""
         if not hmac.compare_digest(state.encode(), request.state.encode()):
             raise OAuthError("state_mismatch", "this answer belongs to another authorization request")
         return await self._token(
@@ -188,7 +188,7 @@ class AsyncOAuthClient:
         return _decoded(await self._post("introspect", {"token": token}), Introspection)
 
     async def userinfo(self, access_token: str) -> UserInfo:
-        """Whose token this is; `workspace.slug` is what `Client(workspace=…)` wants."""
+        """Whose token this is; pass `workspace.slug` as `Client(workspace=…)`."""
         headers = {"Authorization": f"Bearer {access_token}"}
         reply = await exchange("GET", f"{self.base_url}/api/oauth/userinfo", headers=headers, timeout_s=self._timeout_s)
         if reply.status != 200:
@@ -198,7 +198,7 @@ class AsyncOAuthClient:
     def refresh_source(
         self, tokens: OAuthTokens | str, *, on_tokens: Callable[[OAuthTokens], object] | None = None
     ) -> CachedTokens:
-        """A token source that begins with `tokens`, or with a refresh token alone. `on_tokens` may store new ones."""
+        """A token source that starts with `tokens`, or with just a refresh token. `on_tokens` may store new ones."""
         initial = None if isinstance(tokens, str) else tokens
         first = tokens if isinstance(tokens, str) else tokens.refresh_token
         if not first:

@@ -108,6 +108,8 @@ class AttachmentInfo(Struct, frozen=True, rename="camel"):
 
 
 class ChatMessage(Struct, frozen=True):
+    """A message of a session."""
+
     role: str
     content: str
     attachments: tuple[AttachmentInfo, ...] = ()
@@ -154,6 +156,8 @@ class Pricing(Struct, frozen=True):
 
 
 class ModelInfo(Struct, frozen=True, rename="camel"):
+    """A model of the catalog. `id` is what `model_id` takes."""
+
     id: str
     label: str = ""
     provider: str = ""
@@ -174,6 +178,8 @@ class ModelInfo(Struct, frozen=True, rename="camel"):
 
 
 class Models(Struct, frozen=True, rename="camel"):
+    """The catalog of the workspace. `default_model_id` is used by runs that name no model."""
+
     models: tuple[ModelInfo, ...] = ()
     default_model_id: str | None = None
 

@@ -225,7 +225,7 @@ class AsyncRun(RunPeople):
         await asyncio.wait([self._follower])
 
     async def cancel(self) -> CancelReceipt:
-        """Cancels the run on the server; one that has ended stays as it is."""
+        """Cancels the run on the server; a run that has ended is not changed."""
         self._receipt = await self._client.cancel_run(self.id)
         return self._receipt
 
@@ -233,7 +233,7 @@ class AsyncRun(RunPeople):
         return await self._client.get_run(self.id)
 
     async def detach(self) -> None:
-        """Stops following. The run goes on; its calls are no longer answered here."""
+        """Stops following. The run continues; its calls are no longer answered here."""
         if self._goodbyes:
             await asyncio.wait(self._goodbyes, timeout=GOODBYE_S)
         if not self._done:
@@ -244,7 +244,7 @@ class AsyncRun(RunPeople):
                 await self._wind_up(NetworkError(f"run {self.id} is no longer followed"))
 
     async def close(self) -> None:
-        """Cancels the run if it is this client's and still going, and waits a little for its end."""
+        """Cancels the run if this client created it and it has not ended, and waits briefly for its end."""
         if self._done:
             await asyncio.wait([self._follower])
             return

@@ -90,7 +90,7 @@ class AsyncSchedules:
         """Creates a schedule: `at` a time, or by a `cron` expression. The other options are those of its runs.
 
         Args:
-            schedule_name: The option `name` is that of its runs.
+            schedule_name: The name of the schedule; the option `name` is that of its runs.
             at: A time with a zone.
             cron: Minute, hour, day of month, month, day of week.
             timezone: Of the cron expression, such as "Europe/Berlin"; UTC by default.
@@ -98,7 +98,7 @@ class AsyncSchedules:
                 the default), or a run for each (`all`).
 
         Raises:
-            InvalidSpec: for tools of this process: it may be gone when the run begins.
+            InvalidSpec: for tools of this process, which may be gone when the run starts.
         """
         given = _times(at=at, cron=cron, timezone=timezone, catch_up=catch_up)
         body = {"name": schedule_name, "enabled": enabled, "spec": Raw(await _spec(prompt, run)), **given}
@@ -127,10 +127,10 @@ class AsyncSchedules:
         enabled: bool | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Changes what is given. With other times it begins anew, and makes up for nothing.
+        """Changes what is given. With new times it starts over, and makes up for nothing that was missed.
 
         Args:
-            spec: What it is to run: all of it, as `Schedule.spec` has it.
+            spec: What to run, completely, as in `Schedule.spec`.
         """
         given = {"name": name, "enabled": enabled, "spec": None if spec is None else dict(spec)}
         body = {field: value for field, value in given.items() if value is not None}
@@ -140,7 +140,7 @@ class AsyncSchedules:
         return decoded(made, Schedule)
 
     async def pause(self, schedule_id: str) -> Schedule:
-        """Switches it off. Runs that it has started go on."""
+        """Switches it off. Runs that it has started continue."""
         return await self.change(schedule_id, enabled=False)
 
     async def resume(self, schedule_id: str) -> Schedule:
@@ -153,7 +153,7 @@ class AsyncSchedules:
         return decoded(await self._http.call("POST", f"{_path(schedule_id)}/run", idempotency_key=key), _Run).run_id
 
     async def delete(self, schedule_id: str) -> None:
-        """Removes it. Its runs stay."""
+        """Deletes it. Its runs stay."""
         await self._http.call("DELETE", _path(schedule_id))
 
 
@@ -203,7 +203,7 @@ class Schedules:
         enabled: bool | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Changes what is given. With other times it begins anew, and makes up for nothing."""
+        """Changes what is given. With new times it starts over, and makes up for nothing that was missed."""
         return self._wait(
             self._core.change(
                 schedule_id,
@@ -218,7 +218,7 @@ class Schedules:
         )
 
     def pause(self, schedule_id: str) -> Schedule:
-        """Switches it off. Runs that it has started go on."""
+        """Switches it off. Runs that it has started continue."""
         return self._wait(self._core.pause(schedule_id))
 
     def resume(self, schedule_id: str) -> Schedule:
@@ -230,7 +230,7 @@ class Schedules:
         return self._wait(self._core.run(schedule_id))
 
     def delete(self, schedule_id: str) -> None:
-        """Removes it. Its runs stay."""
+        """Deletes it. Its runs stay."""
         self._wait(self._core.delete(schedule_id))
 
 
@@ -248,7 +248,7 @@ async def _spec(prompt: str | None, run: RunOptions) -> bytes:
 
 def _times(*, at: datetime | None, cron: str | None, timezone: str | None, catch_up: CatchUp | None) -> dict[str, str]:
     if at is not None and at.tzinfo is None:
-        raise InvalidSpec("at: give a time with its zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)")
+        raise InvalidSpec("at: give a time with a time zone, such as datetime(2030, 1, 31, 12, tzinfo=UTC)")
     once = None if at is None else at.astimezone(UTC).isoformat()
     given = {"at": once, "cron": cron, "timezone": timezone, "catchUp": catch_up}
     return {field: value for field, value in given.items() if value is not None}

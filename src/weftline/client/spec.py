@@ -159,6 +159,6 @@ def body_of(
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:
-        raise InvalidSpec("an option has half of a surrogate pair in it, which is not text") from error
+        raise InvalidSpec("an option contains an unpaired surrogate, which is not valid text") from error
     except (TypeError, ValueError) as error:
         raise InvalidSpec(f"an option has no JSON form: {error}") from error

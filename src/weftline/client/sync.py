@@ -354,7 +354,7 @@ class Run:
         return self._client.wait(self._run.result())
 
     def cancel(self) -> CancelReceipt:
-        """Cancels the run on the server; one that has ended stays as it is."""
+        """Cancels the run on the server; a run that has ended is not changed."""
         return self._client.wait(self._run.cancel())
 
     def snapshot(self) -> RunSnapshot:
@@ -400,11 +400,11 @@ class Run:
         return self._client.wait(self._run.follow_up(text, labels=labels))
 
     def detach(self) -> None:
-        """Stops following. The run goes on; its calls are no longer answered here."""
+        """Stops following. The run continues; its calls are no longer answered here."""
         self._client.wait(self._run.detach())
 
     def close(self) -> None:
-        """Cancels the run if it is this client's and still going, and waits a little for its end."""
+        """Cancels the run if this client created it and it has not ended, and waits briefly for its end."""
         self._client.wait(self._run.close())
 
     def __enter__(self) -> Self:

@@ -34,6 +34,8 @@ class Tokens(Struct, frozen=True, rename="camel"):
 
 
 class ModelUsed(Struct, frozen=True, rename="camel"):
+    """The model that answered. `reasoning_effort` is None if no effort was sent."""
+
     id: str = ""
     provider: str = ""
     vendor_model_id: str = ""
@@ -56,17 +58,19 @@ class Spent(Struct, frozen=True):
 
 
 class CallName(Struct, frozen=True, rename="camel"):
+    """One call, by its id and its tool's name."""
+
     tool_use_id: str = ""
     name: str = ""
     run_id: str = ""
-    """Of a call of a run below: that run's id."""
+    """The child run that made the call; empty if it was the run itself."""
 
 
 class CancelReceipt(Struct, frozen=True, rename="camel"):
-    """What a cancel found: every call of the run, and of those below it, is in exactly one list.
+    """What a cancel found: every call of the run and its child runs is in exactly one list.
 
-    `status` is the run's after the cancel: `cancelled`, or how it had ended before. Calls `in_doubt` were under way and
-    may have taken effect.
+    `status` is the run's status after the cancel: `cancelled`, or how it had ended before. Calls `in_doubt` were in
+    progress and may have taken effect.
     """
 
     status: str = ""

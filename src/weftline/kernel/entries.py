@@ -103,7 +103,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     await_gate: bool = False
     """Whether code of the agent's is asked before people are."""
     nobody_to_ask: bool = False
-    """Whether the run ends when only a person could carry it on."""
+    """Whether the run ends when only a person could let it continue."""
     four_eyes: bool = False
     """Whether the one who requested the run may not approve its calls."""
     in_doubt: Literal["report", "ask"] = "report"
@@ -114,7 +114,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     budget: BudgetRule | None = None
     """What the run may spend, with all below it."""
     on_deploy: OnDeploy = "adopt"
-    """What becomes of the run when other code than before would carry it on."""
+    """What happens to the run when other code than before would continue it."""
     leases: LeaseRule | None = None
     """What becomes of a client's call whose client is gone."""
 

@@ -43,7 +43,7 @@ class Question(Room, frozen=True):
     asked_at: int = 0
     """Of an await: when it was opened."""
     lease: Lease | None = None
-    """Of a client-side call: whose it is."""
+    """Of a client-side call: the client that has it."""
 
 
 class Questions(Room, frozen=True):

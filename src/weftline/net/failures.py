@@ -38,7 +38,7 @@ def failure(error: Exception, *, host: str, begun: bool, limits: TimeLimits = DE
         case aiohttp.InvalidURL() | ValueError():
             return RequestFailed("invalid", "The URL or a header of the request is not valid.", sent=False)
         case aiohttp.ClientError() | OSError():
-            when = "in the middle of its answer" if begun else "before an answer came"
+            when = "in the middle of its response" if begun else "before it responded"
             return RequestFailed("broken", f"The connection to {host} broke {when}.", sent=True)
         case _:
             return RequestFailed("unknown", f"The request to {host} failed: {type(error).__name__}.", sent=True)

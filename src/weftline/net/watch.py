@@ -43,9 +43,9 @@ class BodyWatch:
         now, idle_s = self.now(), self._limits.idle_s
         since = now if self.waiting_since is None else self.waiting_since
         if self._deadline is not None and now >= self._deadline:
-            self._give_up(f"{self._host} did not finish its answer within {self._limits.total_s:g} s.")
+            self._give_up(f"{self._host} did not finish its response within {self._limits.total_s:g} s.")
         elif idle_s is not None and now - since >= idle_s:
-            self._give_up(f"{self._host} sent nothing for {idle_s:g} s in the middle of its answer.")
+            self._give_up(f"{self._host} sent nothing for {idle_s:g} s in the middle of its response.")
         else:
             times = [time for time in (self._deadline, None if idle_s is None else since + idle_s) if time is not None]
             self._timer = asyncio.get_running_loop().call_at(min(times), self._look) if times else None

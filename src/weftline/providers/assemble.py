@@ -291,5 +291,5 @@ async def collect(provider: Provider, request: ModelRequest) -> Assembler:
         if aclose is not None:
             await aclose()
     if not assembler.complete:
-        raise ProviderError("server", f"{provider.name}: the stream ended without its finish")
+        raise ProviderError("server", f"{provider.name}: the stream ended without a finish reason")
     return assembler

@@ -118,7 +118,7 @@ def read_detail(status: int | None, body: bytes, *, secrets: Sequence[str] = ())
         text = body[: 4 * MAX_MESSAGE_CHARS].decode("utf-8", "replace").strip()
         message = "" if text.startswith("<") else text
     if not message:
-        message = "The model API reported an error." if status is None else f"The model API answered {status}."
+        message = "The model API reported an error." if status is None else f"The model API responded with {status}."
     return ErrorDetail(
         status=status,
         code=None if code is None else redact(code, secrets)[:200],

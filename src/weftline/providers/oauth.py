@@ -116,11 +116,11 @@ class OAuthTransport:
             # A connection failure is worth a retry; a refusal by the authorization server is not.
             raise ProviderError("auth", f"No access token: {error.message}", retryable=error.retryable) from None
         if not 200 <= status < 300:
-            raise ProviderError("auth", f"No access token: the refresh was answered with status {status}.")
+            raise ProviderError("auth", f"No access token: the refresh failed with status {status}.")
         try:
             granted = _decode(answer)
         except (msgspec.DecodeError, RecursionError):
-            raise ProviderError("auth", "No access token: the answer to the refresh has none.") from None
+            raise ProviderError("auth", "No access token: the response to the refresh has none.") from None
         life_s = _USUAL_LIFE_S if granted.expires_in is None else granted.expires_in
         self._token = granted.access_token
         self._fresh_until = asyncio.get_running_loop().time() + life_s - MARGIN_S

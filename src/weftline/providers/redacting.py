@@ -1,4 +1,4 @@
-"""A provider that repeats what it was sent: its key is blacked out of its answers before anyone sees them.
+"""A provider that repeats what it was sent: its key is redacted from its answers before anyone sees them.
 
 A workspace's provider is somebody's server, and whoever may read the workspace's runs need not know its key.
 """

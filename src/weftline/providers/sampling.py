@@ -39,14 +39,14 @@ def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list
     temperature, top_p = sampling.temperature, sampling.top_p
     if temperature is not None:
         if limits.max_temperature is None:
-            issues.append(Issue("temperature", f"{model} does not take a temperature{when}"))
+            issues.append(Issue("temperature", f"{model} does not accept a temperature{when}"))
         elif temperature > limits.max_temperature:
-            issues.append(Issue("temperature", f"{model} takes a temperature of at most {limits.max_temperature:g}"))
+            issues.append(Issue("temperature", f"{model} accepts a temperature of at most {limits.max_temperature:g}"))
     if top_p is not None:
         if not limits.top_p:
-            issues.append(Issue("topP", f"{model} does not take top-p{when}"))
+            issues.append(Issue("topP", f"{model} does not accept top-p{when}"))
         elif temperature is not None and not limits.together:
-            issues.append(Issue("topP", f"{model} takes a temperature or top-p, but not both"))
+            issues.append(Issue("topP", f"{model} accepts a temperature or top-p, but not both"))
     if sampling.stop:
         issues += _stop_issues(sampling.stop, limits, model)
     maximum, minimum = limits.max_output_tokens, limits.min_output_tokens
@@ -54,17 +54,17 @@ def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list
         if maximum is not None and sampling.max_output_tokens > maximum:
             issues.append(Issue("maxOutputTokens", f"{model} writes at most {maximum:,} tokens"))
         elif sampling.max_output_tokens < minimum:
-            issues.append(Issue("maxOutputTokens", f"{model} takes a limit of {minimum} tokens or more"))
+            issues.append(Issue("maxOutputTokens", f"{model} accepts a limit of {minimum} tokens or more"))
     return issues
 
 
 def _stop_issues(stop: tuple[str, ...], limits: SamplingLimits, model: str) -> list[Issue]:
     if limits.max_stops == 0:
-        return [Issue("stopSequences", f"{model} does not take stop sequences")]
+        return [Issue("stopSequences", f"{model} does not accept stop sequences")]
     issues: list[Issue] = []
     if limits.max_stops is not None and len(stop) > limits.max_stops:
-        issues.append(Issue("stopSequences", f"{model} takes at most {limits.max_stops} stop sequences"))
+        issues.append(Issue("stopSequences", f"{model} accepts at most {limits.max_stops} stop sequences"))
     if not limits.blank_stops:
         blank = [index for index, text in enumerate(stop) if not text.strip()]
-        issues += [Issue(f"stopSequences[{index}]", f"{model} does not take blank stop sequences") for index in blank]
+        issues += [Issue(f"stopSequences[{index}]", f"{model} does not accept blank stop sequences") for index in blank]
     return issues

@@ -102,7 +102,7 @@ class ScriptedModel:
         return self._player.play(request, index)
 
     def assert_done(self) -> None:
-        """`assert_played`, in the words of a test."""
+        """The same as `assert_played`."""
         self.assert_played()
 
     def assert_played(self) -> None:

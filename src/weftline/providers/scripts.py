@@ -88,6 +88,8 @@ class Turn(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
+    """The turns of a scripted model, and the one that it plays when tools are disabled for the final turn."""
+
     name: str
     turns: tuple[Turn, ...]
     finalize: Turn | None = None
@@ -226,7 +228,7 @@ def _text(value: object, what: str, place: _Place) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        place.refuse(f"'{what}' holds half of a surrogate pair")
+        place.refuse(f"'{what}' contains an unpaired surrogate")
     return value
 
 

@@ -73,7 +73,7 @@ class Throttle:
         if retry_after_s:
             hold_s = min(retry_after_s, MAX_HOLD_S)
             if self._held_until <= now:
-                logger.warning("a provider asks for a pause: no call of it begins for %.1f s", hold_s)
+                logger.warning("a provider asked for a pause: no new calls to it for %.1f s", hold_s)
             self._held_until = max(self._held_until, now + hold_s)
         if now - self._halved_at >= _SETTLE_S:
             self._halved_at = now

@@ -25,7 +25,7 @@ class EventParser(Protocol):
 
 
 class WholePairs:
-    """A parser around another. An event whose text ends in half a character waits for the next that says anything."""
+    """A parser around another. An event whose text ends in an unpaired surrogate waits for the next one with text."""
 
     __slots__ = ("_held", "_parser")
 

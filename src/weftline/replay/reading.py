@@ -106,7 +106,7 @@ class _Reader:
             self._whole.take(line)
         if not self._ended:
             self._at += 1
-            raise self._wrong("the file has been cut: its end is missing")
+            raise self._wrong("the file is truncated: its end is missing")
         if self._thread_id and self._thread is None:
             raise self._wrong(f"the thread {self._thread_id} is not in the file")
         self._check_runs()
@@ -164,9 +164,9 @@ class _Reader:
     def _take_blob(self, line: BlobLine) -> None:
         # Contents are shared by all runs of a store that name them: another one under this id would be everybody's.
         if sha256(line.data).hexdigest() != line.id:
-            raise self._wrong(f"the content {line.id[:64]!r} is not what its id, a digest, says")
+            raise self._wrong(f"the content {line.id[:64]!r} does not match its id, which is a digest")
         if line.id in self._blob_lines:
-            raise self._wrong(f"the content {line.id} is there twice")
+            raise self._wrong(f"the content {line.id} occurs twice")
         self._blob_lines[line.id] = self._at
         self._blobs.append(Blob(line.id, line.data))
 
@@ -196,7 +196,7 @@ class _Reader:
         for run_id, run in self._runs.items():
             whole = bool(run.items) and run.items[0].kind == "run.created" and run.items[-1].kind == "run.ended"
             if not whole or run.items[-1].last_seq != run.row.last_seq:
-                raise self._wrong(f"the log of {run_id} is not all there")
+                raise self._wrong(f"the log of {run_id} is incomplete")
             if self._digests[run_id].hex != run.row.sha256:
                 raise self._wrong(f"the digest of {run_id} in the header is not that of its entries")
         named = {id for run in self._runs.values() for id in self._named(run)}

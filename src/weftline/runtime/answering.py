@@ -49,7 +49,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
     and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
     not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
-    A run that other code would carry on may do so (`approved`), or is cancelled (`denied`).
+    A run that other code would continue may do so (`approved`), or is cancelled (`denied`).
     """
 
     outcome: AnswerOutcome
@@ -117,7 +117,9 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
     if question.index != OF_RUN and question.kind != "clarification":
         asked = question_of(question.index, run.work)
         if asked is not None and not may_decide(asked.approvers, by):
-            raise Forbidden("This is for somebody else to decide.", code="not_approver", approvers=asked.approvers)
+            raise Forbidden(
+                "Only the approvers of this call may decide.", code="not_approver", approvers=asked.approvers
+            )
     issues: list[Issue] = []
     if not by.strip():
         issues.append(Issue("by", "an answer needs the name of whoever gives it"))
@@ -249,7 +251,7 @@ async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *
             return head.outcome
         match head.outcome:
             case "expired":
-                raise Conflict("Nobody answered this in time, and the run went on.", code="await_expired")
+                raise Conflict("Nobody answered this in time, and the run continued.", code="await_expired")
             case "withdrawn":
                 raise Conflict("The run no longer needs this answer.", code="await_closed")
             case "approved" | "denied" | "answered":

@@ -84,7 +84,7 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
     except Exception as error:
         if is_being_cancelled():
             raise
-        logger.exception("run %s: the result of the subagent %s could not be made", work.run_id, call.name)
+        logger.exception("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
         output = ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
     link = ChildLink(end.run_id, call.name, work.run_id, call.id, ended.calls)

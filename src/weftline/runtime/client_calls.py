@@ -33,7 +33,7 @@ from weftline.tools.base import ToolOutput
 
 
 class ClientCalls:
-    """`append` appends facts to a run, carries it on, and returns when they are durable; `settled` returns when what a
+    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when what a
     refusal rests on is.
     """
 
@@ -207,11 +207,11 @@ class ClientCalls:
         lease = question.lease
         assert lease is not None
         ends_at = self._residents.timers.lease_ends(lease)
-        message = "Another client is carrying out this call."
+        message = "Another client is executing this call."
         return Conflict(message, code="lease_held", lease_ends_at=ends_at)
 
     def _lost(self) -> Conflict:
-        return Conflict("This lease has expired or was given back.", code="lease_lost")
+        return Conflict("This lease has expired or was released.", code="lease_lost")
 
     def _not_waiting(self, run: LiveRun) -> Conflict | NotFound:
         return run_has_ended() if _is_over(run) else NotFound("The run has no such await.", code="unknown_await")
@@ -221,7 +221,7 @@ class ClientCalls:
             return run_has_ended()
         if token:
             return self._lost()
-        return NotFound("No call of this run waits for a result under this id.", code="unknown_call")
+        return NotFound("No open call of this run has this id.", code="unknown_call")
 
 
 def _is_of_client(plan: RunPlan, name: str) -> bool:

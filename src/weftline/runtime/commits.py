@@ -22,6 +22,7 @@ from weftline.runtime.lineage import Lineage, publish_waits
 from weftline.runtime.live import BEHIND, Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import Recovery
+from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.timers import Timers
 from weftline.store.base import Progress, Write, Written
 
@@ -66,10 +67,6 @@ class Fleet(Protocol):
         """Its memory is ahead of a log that will not catch up."""
         ...
 
-    def make_room(self) -> None:
-        """Lets parked runs go, if there are too many."""
-        ...
-
     def cut_children(self, run: LiveRun) -> None:
         """Cancels the children of a run whose time is up."""
         ...
@@ -81,9 +78,18 @@ class Commits:
     """The log's observer."""
 
     def __init__(
-        self, fleet: Fleet, *, hub: Hub, ledger: Ledger, timers: Timers, recovery: Recovery, lineage: Lineage
+        self,
+        fleet: Fleet,
+        *,
+        kept: RetainedRuns,
+        hub: Hub,
+        ledger: Ledger,
+        timers: Timers,
+        recovery: Recovery,
+        lineage: Lineage,
     ) -> None:
         self._fleet = fleet
+        self._kept = kept
         self._hub = hub
         self._ledger = ledger
         self._timers = timers
@@ -95,7 +101,7 @@ class Commits:
         """Called after a commit that ended a run whose tools were not needed here."""
 
     def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
-        self._fleet.make_room()
+        self._kept.sweep_if_full()
         if write.items:
             facts = [draft.head for draft in heads]
             batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)

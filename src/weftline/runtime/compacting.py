@@ -81,7 +81,7 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     call = _SummaryCall(command, state, work, services)
     model = summary_model(state, work)
     if model is None:
-        return call.failed(ProviderError("invalid_request", "The model for the summary is not there any more."))
+        return call.failed(ProviderError("invalid_request", "The model for the summary no longer exists."))
     call.model = model
     span = _span(work)
     cut = _new_cut(state, span, state.compaction.cause)
@@ -161,7 +161,7 @@ class _SummaryCall:
 
     def useless(self, why: str) -> Outcome:
         """There is an answer, and it is not a summary that helps. Asking again would bring the same."""
-        error = ProviderError("unknown", f"The summary is of no use: {why}.", retryable=False, code=why)
+        error = ProviderError("unknown", f"The summary cannot be used: {why}.", retryable=False, code=why)
         return self._ended(error, reason="useless", cls=why)
 
     def failed(self, error: ProviderError) -> Outcome:
@@ -193,7 +193,7 @@ class _SummaryCall:
             cost_nusd=self._cost(used),
             active_us=self._active_us(),
         )
-        message = error.message or "The summary could not be made."
+        message = error.message or "The summary could not be written."
         body = bodies.FailedBody(message, "", error.code, error.status, error.retry_after_s)
         return Outcome(Draft(head, bodies.encode(body)))
 

@@ -1,4 +1,4 @@
-"""Deploys: a run is carried on by another process than before, and perhaps by other code.
+"""Deploys: a run is continued by another process than before, and perhaps by other code.
 
 Each run records what it rests on when it begins. A process that takes it over compares that with what it has itself,
 and does what the run's `on_deploy` says: `adopt` goes on with the new code from the next turn, and the log says so;
@@ -72,7 +72,7 @@ def question(changed: Mapping[Part, Change]) -> str:
     """What a person is asked about a run that a deploy would change."""
     have = "has" if len(changed) == 1 else "have"
     parts = _listed(list(changed))
-    return f"The {parts} of this run {have} changed. May it go on with the new? Otherwise it is cancelled."
+    return f"The {parts} of this run {have} changed. May it continue with the new version? Otherwise it is cancelled."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -415,7 +415,7 @@ class EmbeddedEngine(StoredRuns):
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing."""
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing."""
         await self._interrupts.pause(key, reason=reason, requested_by=requested_by, labels=labels)
 
     async def resume(

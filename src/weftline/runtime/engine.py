@@ -288,7 +288,7 @@ class Engine(Protocol):
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        """Finishes what is under way and starts nothing new until `resume`. Pausing a paused run changes nothing.
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
 
         Raises `Forbidden` (`interrupts_not_allowed`) if the run does not take that.
         """

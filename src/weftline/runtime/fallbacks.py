@@ -42,10 +42,10 @@ def check_fallbacks(plan: RunPlan) -> None:
             raise InvalidRequest(f"There is a fallback for {name!r}, but the run has no client-side tool of that name.")
         if name in once:
             raise InvalidRequest(
-                f"The tool {name!r} is declared `once`: nothing else may carry out a call that it may have begun."
+                f"The tool {name!r} is declared `once`: a call that may have started cannot be given to another tool."
             )
         if fallback in known:
-            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is also carried out by clients.")
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is also executed by clients.")
         if own is not None and fallback not in own:
             near = did_you_mean(fallback, own)
             raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is not a tool of the run.{near}")
@@ -64,7 +64,7 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
     if tool.client is not None:
-        why = "it is also carried out by clients"
+        why = "it is also executed by clients"
     elif is_carried_out_by_run(tool) or ends_run(tool):
         why = "it is not a plain tool"
     elif name in toolbox.excluded:

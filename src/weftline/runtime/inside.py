@@ -68,7 +68,7 @@ class RunInside:
 
     @property
     def turn(self) -> int:
-        """The turn under way, counted from 0."""
+        """The current turn, counted from 0."""
         state = self._run.state
         return state.turn - 1 if state.step in ("batch", "answered") else state.turn
 

@@ -30,7 +30,7 @@ _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
 class Interrupts:
-    """`load` raises `Conflict` for a run that has ended; `append` appends facts to a run, carries it on, and returns
+    """`load` raises `Conflict` for a run that has ended; `append` appends facts to a run, continues it, and returns
     when they are durable; `settled` returns when what a refusal rests on is.
     """
 

@@ -58,7 +58,7 @@ def storable_data(data: Iterable[object], *, run_id: str, tool: str) -> tuple[Se
     for one in data:
         try:
             if not isinstance(one, ServerData) or one.audience not in get_args(Audience):
-                raise NotCanonical(f"{one!r:.100} is no ServerData")
+                raise NotCanonical(f"{one!r:.100} is not a ServerData")
             if not isinstance(cast("object", one.kind), str):
                 raise NotCanonical("its kind is not a string")
             canonical_value([one.kind, one.data])

@@ -117,7 +117,7 @@ class StoredState(Struct, eq=False, gc=False):
     """Those that it has, as far as this process has stored it."""
 
     def is_stale(self, state: State) -> bool:
-        """Whether the state should be stored anew, now that it is this one.
+        """Whether the state should be stored again, now that it is this one.
 
         It is stored when the run ends, and before that only once the newer facts take up as many bytes as it does, also
         when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer. A new

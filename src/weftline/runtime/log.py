@@ -388,7 +388,7 @@ class Log:
                 try:
                     self._observer.committed(run, write, heads, result, size=size)
                 except Exception:  # nothing is wrong with the other runs of this commit
-                    logger.exception("run %s: what follows from a commit failed", run.id)
+                    logger.exception("run %s: handling a commit failed", run.id)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""

@@ -47,7 +47,7 @@ class Provided(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     bounds: Bounds | None = None
     server_data: Any = UNSET
-    """Refused: what no model reads comes from tools of the server alone."""
+    """Refused: only server tools may set this."""
     token: str = ""
 
 
@@ -81,7 +81,7 @@ async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
     if isinstance(result, Bounded):
         result, bounds = result.value, result.bounds
     if one.server_data is not UNSET:
-        faults.append(("", "what no model reads comes from tools of the server alone"))
+        faults.append(("", "only server tools may set this"))
     if (one.error is None) == (result is UNSET):
         faults.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
         return ProvidedResult(None, tuple(faults))
@@ -154,14 +154,14 @@ def _issues(
             yield Issue(at, f"a second result for the call {one.call_id!r}")
         elif question is None:
             yield Issue(
-                at, f"no call with the id {one.call_id!r} waits for a result" if one.call_id else "of which call?"
+                at, f"no call with the id {one.call_id!r} waits for a result" if one.call_id else "name the call"
             )
         else:
             name = state.batch.calls[question.index].name
             if one.name and one.name != name:
                 yield Issue(f"{at}.name", f"the call {one.call_id!r} is one of {name!r}")
             if not answerable(question, leases.get(one.call_id, "")):
-                yield Issue(at, f"another client is carrying out the call {one.call_id!r}, or the lease has run out")
+                yield Issue(at, f"another client is executing the call {one.call_id!r}, or the lease has expired")
         seen.add(one.call_id)
         for field, fault in each.faults:
             yield Issue(f"{at}.{field}" if field else at, fault)

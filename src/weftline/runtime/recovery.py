@@ -311,7 +311,7 @@ class Recovery:
         await self._recover(key)
 
     async def _recover(self, key: int, *, retry_s: float = 0.0) -> None:
-        """Loads a run and carries it on; one that cannot be read is tried again beside the others, not before them."""
+        """Loads a run and continues it; one that cannot be read is tried again beside the others, not before them."""
         if self._fleet.stopping:
             return
         try:

@@ -23,7 +23,7 @@ from weftline.tools.bounding import Paging, bounded_of
 
 
 def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> ModelRequest:
-    """The request with what there is to remind of; the same if there is nothing."""
+    """The request with its reminders; the same if there are none."""
     conversation, toolbox = work.conversation, work.toolbox or EMPTY
     given, memory = work.plan.reminders, conversation.memory
     if (given or memory) and (own := due(given, memory, turn=turn)):

@@ -136,7 +136,7 @@ def budget_body(state: State) -> AwaitBody:
     """What a person is asked about a call that does not fit."""
     refused = state.budget.refused
     assert refused is not None
-    prompt = f"{sentence(refused)} Raise the limit and go on? Otherwise the run answers with what it has."
+    prompt = f"{sentence(refused)} Raise the limit and continue? Otherwise the run answers with what it has."
     numbers = {
         "level": refused.level,
         "unit": refused.unit,

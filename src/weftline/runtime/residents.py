@@ -84,7 +84,13 @@ class Residents:
         self.recovery = Recovery(store, self, max_recoveries=max_recoveries)
         self._lineage = Lineage(store, self)
         self.commits = Commits(
-            self, hub=hub, ledger=ledger, timers=self.timers, recovery=self.recovery, lineage=self._lineage
+            self,
+            kept=self._kept,
+            hub=hub,
+            ledger=ledger,
+            timers=self.timers,
+            recovery=self.recovery,
+            lineage=self._lineage,
         )
         self.log = Log(store, clock=clock, observer=self.commits)
         self.driver = new_driver(self.log, self.timers.watch)
@@ -256,7 +262,7 @@ class Residents:
             self._failed(run, error)
 
     def _failed(self, run: LiveRun, error: Exception) -> None:
-        logger.error("run %s: it cannot be carried on", run.id, exc_info=error)
+        logger.error("run %s: it cannot continue", run.id, exc_info=error)
         if not run.gone:
             self._start_over(run, error)
 
@@ -278,7 +284,7 @@ class Residents:
         if decision.append or decision.start:
             if run.driving.rested_at == run.state.version and not self.stopping:
                 # It would be driven again at once, to no avail, for ever.
-                error = RuntimeError("its driver has left with work left to do")
+                error = RuntimeError("its driver stopped with work left to do")
                 logger.error("run %s: driver failed: %s", run.id, error)
                 self._start_over(run, error)
                 return
@@ -348,7 +354,7 @@ class Residents:
         """Drives the run now, or when its workspace has a free slot; at most one driver at a time."""
         run.log.due_at = 0
         if self.stopping:
-            self._store_due(run)  # the next process carries it on
+            self._store_due(run)  # the next process continues it
         elif run.residency is PARKED and not self.recovery.hold_back(run):
             if self._is_elsewhere(run):
                 self._store_due(run)
@@ -434,8 +440,8 @@ class Residents:
         if lost:
             count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
             logger.error(
-                "the store refuses writes to the last: %d entries are given up; runs that continue from what is stored,"
-                " and request what is not again: %d (%s)",
+                "the store still refuses writes: %d entries are lost; runs that continue from what is stored, and"
+                " repeat the rest: %d (%s)",
                 count,
                 len(lost),
                 ", ".join([run.id for run in lost[:_MAX_LISTED]]) + (", …" if len(lost) > _MAX_LISTED else ""),
@@ -458,9 +464,6 @@ class Residents:
         run.move(PARKED)
         run.log.row.due_at = 0
         self.consider(run)
-
-    def make_room(self) -> None:
-        self._kept.sweep_if_full()
 
     def drop(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""
@@ -514,4 +517,4 @@ class Residents:
     def _spawned(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("work beside the runs failed", exc_info=task.exception())
+            logger.error("a background task failed", exc_info=task.exception())

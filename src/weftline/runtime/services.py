@@ -26,7 +26,7 @@ class Services(Struct, frozen=True):
     """Model and tool calls that take longer are logged; 0 to log none."""
     large: LargeSteps = field(default_factory=LargeSteps)
     public_errors: Mapping[str, str] = {}
-    """What clients read about runs that failed, by error code, in place of what there is to say."""
+    """What clients read about runs that failed, by error code, instead of the original message."""
 
 
 def is_slow(active_us: int, services: Services) -> bool:

@@ -14,7 +14,7 @@ async def waits_for_people(
 ) -> bool:
     """Whether neither the run nor any run below it moves before a person has answered. What they ask is durable then.
 
-    A run that cannot be carried on here does not count: nobody can tell what it waits for.
+    A run that cannot continue here does not count: it is not known what it waits for.
     """
     try:
         run = await load(key)

@@ -274,7 +274,7 @@ def closed(
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
-    """A result with half a character in it, which the log cannot hold. The call must be closed all the same."""
+    """A result with an unpaired surrogate, which the log cannot hold. The call must be closed anyway."""
     output = output.whole()
     try:
         return output, bodies.encode(output.parts), how

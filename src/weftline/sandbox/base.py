@@ -125,12 +125,16 @@ class CodeResult(Struct, frozen=True, kw_only=True):
 
 
 class Succeeded(Struct, frozen=True):
+    """The code ended and returned `value`. See `Result` for the other fields."""
+
     value: object
     memory_used_bytes: int | None = None
     open_calls: tuple[int, ...] = ()
 
 
 class Failed(Struct, frozen=True):
+    """The code did not succeed; `status` and `error` say why."""
+
     status: Failure
     error: CodeError
     memory_used_bytes: int | None = None

@@ -130,7 +130,7 @@ class Conversation:
         _, stubborn = await asyncio.wait(tasks, timeout=CALLS_END_S)
         if stubborn:
             # They are the caller's functions: they may take their time, but the result does not wait for them.
-            _log.warning("%d calls from code go on though the code has ended", len(stubborn))
+            _log.warning("%d calls from code are still running, although the code has ended", len(stubborn))
 
     async def _listen(self) -> Outcome:
         frames = 0
@@ -189,7 +189,7 @@ class Conversation:
             case b"M":
                 self._moved.update(msgspec.json.decode(whole_json(payload), type=list[str]))
             case _:
-                raise _Broken("a frame of no kind.")
+                raise _Broken("a frame of an unknown kind.")
         return None
 
     async def _decoded(self, payload: bytes) -> object:

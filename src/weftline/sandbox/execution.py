@@ -73,7 +73,7 @@ class Served:
             # Plain data, and perhaps much of it, is copied in C.
             self._report(marshal.loads(marshal.dumps(cast("Any", value))))
         except Exception:
-            _log.exception("what is to receive reports failed; the code goes on")
+            _log.exception("the report callback failed; the code continues")
 
     def log(self, level: Level, args: Sequence[object]) -> None:
         if self.closed:
@@ -148,7 +148,7 @@ class CodeExecution:
         cap = asyncio.get_running_loop().call_later(
             self._cap_s,
             self.terminate,
-            f"The code ran into the safety cap of {self._cap_s:g} seconds; nobody terminated it before.",
+            f"The code reached the safety cap of {self._cap_s:g} seconds.",
         )
         self._started = time.perf_counter()
         try:

@@ -61,7 +61,9 @@ class MontyEngine:
             raise ValueError("modules: Python code in monty cannot import modules of source; use `imports`.")
         for specifier, exported in code.imports.items():
             if specifier in sys.stdlib_module_names:
-                raise ValueError(f"imports: {specifier!r} is a module of Python's own; give yours another name.")
+                raise ValueError(
+                    f"imports: {specifier!r} is a module of the standard library; give yours another name."
+                )
             if "." in specifier:
                 raise ValueError(f"imports: {specifier!r} is inside a package, which monty does not have.")
             for name, value in exported.items():

@@ -38,7 +38,7 @@ _CODE = "<python-input-1>"
 """What monty calls the second snippet of a session: the code, after the prologue."""
 
 # Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr. It
-# counts there too, every time that something occurs: what is shared there is built anew here for each of them.
+# counts there too, every time that something occurs: what is shared there is built again here for each of them.
 # Built-ins are kept as defaults, because the code may give their names to something else.
 _PROLOGUE = (
     """
@@ -259,7 +259,7 @@ class Session:
             if any(name.startswith(_OURS) for name in _names(node)):
                 raise Unlinked(request.label, f"Names that begin with {_OURS} are the runtime's own", node)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_whole(node.value):
-                raise Unlinked(request.label, "Monty has no text with half of a surrogate pair", node)
+                raise Unlinked(request.label, "Monty does not support unpaired surrogates", node)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._find(alias.name, node)

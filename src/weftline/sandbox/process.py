@@ -185,7 +185,7 @@ class Pool:
     def check(self) -> None:
         self._program(self._usual_bytes)
         if self._isolation == "required" and bubblewrap() is None:
-            raise SandboxUnavailable("Code is to run inside bubblewrap, which is not installed: there is no `bwrap`.")
+            raise SandboxUnavailable("Code must run inside bubblewrap, which is not installed: there is no `bwrap`.")
 
     async def take(self, memory_limit_bytes: int | None = None) -> Engine:
         """A process with this memory limit, or the usual one."""
@@ -242,7 +242,7 @@ class Pool:
     async def _while_loop_lives(self) -> AsyncGenerator[None]:
         """A loop that ends, as that of `asyncio.run` does, ends its generators: so the processes end with it.
 
-        Nobody has closed the pool then, and it starts anew on the loop that uses it next.
+        Nobody has closed the pool then, and it starts again on the loop that uses it next.
         """
         try:
             yield

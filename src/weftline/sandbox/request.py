@@ -46,7 +46,7 @@ def read(
         hint = did_you_mean(language, LANGUAGES)
         raise ValueError(f"{language!r} is not a language; use one of {', '.join(LANGUAGES)}.{hint}")
     if reports and "report" in globals:
-        raise ValueError("`report` and `globals['report']` exclude each other: both are called `report` in the code.")
+        raise ValueError("`report` and `globals['report']` cannot be combined: both are called `report` in the code.")
     check_memory_limit(memory_limit_bytes)
     for name in globals:
         _check_name(name, python=language == "python")
@@ -116,7 +116,7 @@ def _files(source: str, modules: Mapping[str, str], filename: str | None) -> tup
     for key, text in modules.items():
         path = normal(key)
         if path is None or path in files or key.startswith("/"):
-            raise ValueError(f"modules: {key!r} is not a path inside the graph, or it is there twice.")
+            raise ValueError(f"modules: {key!r} is not a path inside the graph, or occurs twice.")
         files[path] = Module(whole(key), whole(text))
     entry = (normal(filename) if filename else None) or label
     if entry in files:

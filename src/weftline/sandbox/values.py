@@ -151,7 +151,7 @@ def _mapping(
             raise _Unfit(f"keys must be strings, not {type(key).__name__}")
         name = whole(key)
         if name in made:
-            raise _Unfit("keys that differ in half a character cannot cross the border of the sandbox")
+            raise _Unfit("keys that differ only in an unpaired surrogate cannot cross the border of the sandbox")
         try:
             made[name] = _copied(item, functions, above, parts)
         except _Unfit as unfit:

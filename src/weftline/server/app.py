@@ -10,6 +10,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from weftline.api.cursors import SealedCursors
+from weftline.api.principal import NOBODY
 from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -18,7 +20,6 @@ from weftline.runtime.ids import new_salt
 from weftline.runtime.turns import Turns
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
-from weftline.server.cursors import SealedCursors
 from weftline.server.display_hints import DisplayHints
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
@@ -30,7 +31,6 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
 from weftline.server.places import Places
-from weftline.server.principal import NOBODY
 from weftline.server.refused import RefusedRequests
 from weftline.server.router import Route, Router, WrongMethod
 from weftline.server.sse import Backlog, view_with

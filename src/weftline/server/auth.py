@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from weftline.api.principal import Principal
 from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
-from weftline.server.principal import Principal
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
 from weftline.store.hashing import SecretHash

@@ -34,7 +34,7 @@ def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes
         raise WeftlineError("Bodies with a Content-Encoding are not read here.", code="unsupported_encoding")
     expected = _values(watched, b"expect") if version == "1.1" else []
     if any(one != b"100-continue" for one in expected):
-        raise WeftlineError("The only thing to expect here is 100-continue.", code="expectation_failed")
+        raise WeftlineError("The only supported expectation is 100-continue.", code="expectation_failed")
     return bool(expected)
 
 

@@ -13,20 +13,20 @@ from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
+from weftline.api import following
+from weftline.api.following import EventKind, Host
+from weftline.api.principal import Principal
+from weftline.api.unattended import UnattendedAgents
+from weftline.api.views import run_summary
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
 from weftline.json_size import excess
 from weftline.log_context import current_request
 from weftline.runtime.engine import Follower, StreamPlace
-from weftline.server import following
-from weftline.server.following import EventKind, Host
 from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, explained, read_input
 from weftline.server.open_streams import OpenStream, OpenStreams
-from weftline.server.principal import Principal
 from weftline.server.refused import RefusedRequests
-from weftline.server.unattended import UnattendedAgents
-from weftline.server.views import run_summary
 from weftline.store.base import LargeEntry, RunRow
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.responses import TERMINAL, RunView
@@ -253,7 +253,8 @@ class HostedMcp:
         if run.status not in TERMINAL:
             raise MCPError(
                 CONNECTION_CLOSED,
-                f"The server is stopping. The run {run_id} goes on at its next start; another call begins another run.",
+                f"The server is stopping. The run {run_id} continues when the server starts again; a new call starts"
+                " a new run.",
                 {"retryable": True, "weftline/runId": run_id},
             )
         text = run.final_text if run.status == "succeeded" else run.error or f"The run is {run.status}."

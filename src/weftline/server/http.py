@@ -8,12 +8,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.memory_budget import Reservation
-from weftline.server.principal import Principal
 from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")

@@ -34,6 +34,7 @@ _SILENCED = ("mcp.client",)
 """We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent."""
 _SHARED = (
     "weftline.store",
+    "weftline.runtime.commits",
     "weftline.runtime.loading",
     "weftline.runtime.log",
     "weftline.runtime.recovery",

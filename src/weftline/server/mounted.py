@@ -14,25 +14,25 @@ from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
 
+from weftline.agent.code_agents import code_agents
 from weftline.agent.engine import Engine
+from weftline.api.control import Control
+from weftline.api.operations import operations
+from weftline.api.scheduled import start as start_scheduled
+from weftline.api.scheduled import started as scheduled_before
 from weftline.errors import Conflict, InvalidRequest, Unavailable
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
-from weftline.server.code_agents import code_agents
-from weftline.server.control import Control
 from weftline.server.http import Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
-from weftline.server.operations import operations
 from weftline.server.options import ServerOptions
-from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.routes import ROUTES
-from weftline.server.scheduled import start as start_scheduled
-from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
+from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 
@@ -50,7 +50,7 @@ def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
             server listens on.
 
     Raises:
-        InvalidRequest: for an engine in memory, which has no keys, and for a `public_url` that is none.
+        InvalidRequest: for an engine in memory, which has no keys, and for an invalid `public_url`.
     """
     return Mounted(engine, public_url=public_url)
 

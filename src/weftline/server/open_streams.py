@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from weftline.api.principal import Principal
 from weftline.server.auth import Authenticator
-from weftline.server.principal import Principal
 
 T = TypeVar("T")
 

@@ -109,7 +109,7 @@ class ServerOptions(Struct, frozen=True):
     max_recoveries: int = MAX_RECOVERIES
     """How often a run that fails or kills the process is tried again without progress before it is given up."""
     public_errors: dict[str, str] = {}
-    """What clients read about runs that failed, by error code, in place of what there is to say."""
+    """What clients read about runs that failed, by error code, instead of the original message."""
     stall_s: float = default_stall_s()
     """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()

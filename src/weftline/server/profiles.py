@@ -6,13 +6,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from weftline.api.parsing import off_loop
 from weftline.details.projection import NEEDED_HEADS, DetailProjection, facts_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import Engine
 from weftline.server.display_hints import DisplayHints
 from weftline.server.large import LargeResponses
-from weftline.server.parsing import off_loop
 from weftline.server.sse import View, profiled
 from weftline.wire.damage import unreadable
 from weftline.wire.details import ProfiledFrames

@@ -355,7 +355,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(seconds, self._late)
 
     def _look_again(self) -> None:
-        """While a body arrives one timer goes from look to look, instead of one that every piece sets anew."""
+        """While a body arrives one timer goes from look to look, instead of one that every piece resets."""
         self._seen = self._received
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.api.principal import Principal
 from weftline.server.http import Request, Response, StreamedResponse
-from weftline.server.principal import Principal
 
 Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Response | StreamedResponse | None]]
 """Answers a request; None when it has sent the answer itself. The first argument is the `App`."""

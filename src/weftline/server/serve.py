@@ -19,9 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.agent.child_plans import ChildPlans
+from weftline.agent.code_agents import AgentModels, code_agents
 from weftline.agent.listing import facts_of
 from weftline.agent.loader import AgentsFile, load_agents_file
+from weftline.agent.run_traces import RunTraces, trace_agents
 from weftline.agent.sources import AgentTools, Setup, require_durable
+from weftline.api.control import Control
+from weftline.api.operations import operations
+from weftline.api.scheduled import start as start_scheduled
+from weftline.api.scheduled import started as scheduled_before
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.net.address import parse
@@ -37,26 +43,20 @@ from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
 from weftline.server.app import App
-from weftline.server.code_agents import AgentModels, code_agents
 from weftline.server.connections import Connections
-from weftline.server.control import Control
 from weftline.server.listener import Listener
 from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
-from weftline.server.operations import operations
 from weftline.server.options import ServerOptions, server_options
-from weftline.server.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.server.protocol import CorkedHttpProtocol
 from weftline.server.routes import ROUTES
-from weftline.server.scheduled import start as start_scheduled
-from weftline.server.scheduled import started as scheduled_before
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
-from weftline.server.traces import RunTraces, trace_agents
 from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
+from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
@@ -211,7 +211,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     limits = options.workspaces.within_files(max_files)
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
-        logger.warning("only %s files may be open: a workspace has at most %d runs under way", max_files, runs)
+        logger.warning("only %s files may be open: a workspace executes at most %d runs at once", max_files, runs)
     engine = new_engine(
         store,
         models=catalogs,
@@ -292,7 +292,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
-        logger.info("stopping: waiting up to %g s for work under way", settings.drain_s)
+        logger.info("stopping: waiting up to %g s for work in progress", settings.drain_s)
         hurried = asyncio.create_task(stopping.hurry.wait())
         for task in (asked, beats, warm, delivering, scheduling):
             task.cancel()

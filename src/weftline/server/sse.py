@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from weftline.api.views import run_view
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
-from weftline.server.views import run_view
 from weftline.wire.damage import damaged, damaged_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -259,7 +259,7 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
             if not batch.newer:
                 logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
                 raise DamagedLog(frames, batch.run_id, item.seq) from None
-            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
+            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if event is not None:
             name, payload = event

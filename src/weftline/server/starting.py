@@ -13,8 +13,8 @@ from pathlib import Path
 from weftline._version import __version__
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import unused_price
-from weftline.server.own_tools import loaded_tools
 from weftline.tools.base import Tool
+from weftline.tools.own_tools import loaded_tools
 from weftline.workspace.context import Workspaces
 from weftline.workspace.keys import has_credentials
 
@@ -54,7 +54,7 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
     for override in models.unused_prices():
         logger.warning("%s", unused_price(override))
     if not await has_credentials(at):
-        logger.warning("there is no API key yet; make one with: %s", key_command(db))
+        logger.warning("there is no API key yet; create one with: %s", key_command(db))
 
 
 def key_command(db: Path) -> str:

@@ -7,7 +7,7 @@
                             └── late ─────▶ exit 1 ◀──────┘
 
 Signals are taken by a thread of their own. So the process ends even if the event loop, the store or a tool is stuck:
-what an exit by force leaves behind is what a crash would, and the next process carries on from it.
+what an exit by force leaves behind is what a crash would, and the next process continues from it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Stopping:
         if self._code == 1:
             # In a thread: a log whose reader has gone may hang as well.
             words = threading.Thread(
-                target=logger.critical, args=("something did not end in time; leaving without it",), daemon=True
+                target=logger.critical, args=("something did not stop in time; exiting anyway",), daemon=True
             )
             words.start()
             words.join(_LAST_WORDS_S)

@@ -40,7 +40,7 @@ class UnknownFields:
                 raise invalid([Issue(field.path, field.refusal) for field in unknown])
             if self._has_a_line_left(request.about.workspace):
                 fields = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
-                logger.warning("%s %s has unknown fields: %s", request.method, request.path[:500], ", ".join(fields))
+                logger.warning("%s %s has ignored fields: %s", request.method, request.path[:500], ", ".join(fields))
         return request_warnings(unknown)
 
     def _has_a_line_left(self, workspace: str) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.json import encode
 
+from weftline.api.views import await_views
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import KIND, AwaitOpened, decode_fact
 from weftline.server.app import App
 from weftline.server.routes.lists import listed_run
-from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow
 from weftline.store.records.deliveries import DeliveryRow

@@ -69,7 +69,7 @@ class Vault:
             key = self._secret_key(create=False)
             return AESGCM(key).decrypt(sealed[len(_VERSION) : start], sealed[start:], place.encode())
         except InvalidTag:
-            raise _unreadable(f"{KEY_VARIABLE} or {KEY_FILE} is not what they were sealed with.") from None
+            raise _unreadable(f"{KEY_VARIABLE} or {KEY_FILE} is not the key that they were encrypted with.") from None
 
     def seal_headers(self, headers: Headers, *, workspace: int) -> bytes | None:
         """The secret headers of a run's or session's tools, to be stored with it; None if there are none."""

@@ -61,7 +61,7 @@ class Failed(Struct, frozen=True):
 
 
 class Aborted(Struct, frozen=True):
-    """The upstream stops answering. `reached` returns once it does; `closed` says whether the connection was closed."""
+    """The upstream stops responding. `reached` returns once it does; `closed` says whether the connection closed."""
 
     name: str
     request: ModelRequest

@@ -114,7 +114,7 @@ class A2ATool(RemoteTool):
 
     Args:
         name: The model-facing name.
-        url: The agent's endpoint, or the address of its card.
+        url: The agent's endpoint, or the URL of its card.
         headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
         workspace: Whose tool it is.
         context_id: Sent with every message, to continue a conversation.
@@ -323,7 +323,7 @@ class A2ATool(RemoteTool):
         if answer is None:
             raise _Rejected(f"no JSON object in the answer ({redact_url(form.url)})")
         if isinstance(error, dict) and answer.keys().isdisjoint(("result", "task", "message", "parts", "status")):
-            raise _Rejected(f"an error in place of an answer ({redact_url(form.url)})")
+            raise _Rejected(f"an error instead of a response ({redact_url(form.url)})")
         result = answer.get("result", answer)
         if not isinstance(result, dict):
             raise _Rejected(f"no result in the answer ({redact_url(form.url)})")

@@ -42,18 +42,17 @@ class ToolFailed(Exception):
     """A tool failed in a way that the model should read; the message is the result's text.
 
     Args:
-        kind: What went wrong: by default the tool has understood the call and says no.
+        kind: What went wrong; by default the tool understood the call and refused it (`domain_rejection`).
         recovery: What follows: `correct_call` (the tool stays), `replan` (it is not offered in the next turn) or
-            `finish` (the run is brought to its end). By default the kind says: `invalid_call` and `domain_rejection`
-            can be corrected, after any other the model has to do without the tool for a turn.
+            `finish` (the run is brought to its end). By default `correct_call` for the kinds `invalid_call` and
+            `domain_rejection`, and `replan` for all others.
         hint: What would help the model to do better.
 
     Raises:
-        ValueError: for a word that is not one of these, and for `correct_call` after a failure that no other call could
-            avoid.
+        ValueError: for any other value, and for `correct_call` with a kind of failure that no other call could avoid.
 
-    A terminal tool that returns one, in place of raising it, ends the run with it: of a subagent it becomes the result
-    of the call.
+    If a terminal tool returns a `ToolFailed` instead of raising it, the run ends with it; in a subagent it becomes the
+    result of the call.
     """
 
     def __init__(
@@ -77,22 +76,22 @@ class ToolFailed(Exception):
 
 
 class ToolInDoubt(ToolFailed):
-    """Nobody knows whether the call took effect: it began, and its outcome is lost. The message is the result's text.
+    """The call may or may not have taken effect: it started, and its outcome is lost. The message is the result's text.
 
-    Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not carried out again.
+    Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not executed again.
     """
 
 
 class ToolQuestion(Exception):
-    """A tool ends with a question to a person in place of a result. The answer becomes the result.
+    """Raised by a tool to ask a person. The answer becomes the result of the call.
 
-    The tool is not called again. The answer has to fit the type that the function returns.
+    The tool is not called again. The answer must fit the function's return type.
 
     Args:
         question: What the person is asked.
-        options: What there is to choose from; without any, the answer is free.
-        multiple: Whether several of the options may be chosen; the answer is a list then.
-        timeout_s: How long there is to answer; by default the run says.
+        options: The options to choose from; without any, the answer is free text.
+        multiple: Whether several options may be chosen; the answer is then a list.
+        timeout_s: How long the person has to answer; by default the run's limit.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class FurtherCalls(Protocol):
 
 
 class ToolContext(Struct, Generic[Deps]):
-    """What a server tool knows about the call it is carrying out.
+    """What a server tool knows about the call that it is executing.
 
     `idempotency_key` is the same whenever this call is repeated after a crash; pass it to whatever the tool talks to.
     """
@@ -206,13 +205,13 @@ class ToolContext(Struct, Generic[Deps]):
     """What the call leaves for others than the model: add to it. It is kept with the result."""
 
     def remind(self, reminder: Reminder) -> None:
-        """Reminds the model from the next turn on, as `state` is kept. One with the same id is changed, and keeps its
-        counters. Raises `ValueError` for too many.
+        """Reminds the model from the next turn on; stored like `state`. One with the same id is replaced and keeps its
+        counters. Raises `ValueError` if there are too many.
         """
         reminders.add(self.state, reminder, since=self.turn + 1)
 
     def end_reminder(self, id: str) -> None:
-        """The model is not reminded of this any more."""
+        """Ends a reminder."""
         reminders.remove(self.state, id, since=self.turn + 1)
 
 
@@ -250,7 +249,7 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
         return joined_text(self.parts)
 
     def whole(self) -> ToolOutput:
-        """This output with text that can be stored: half a character becomes U+FFFD."""
+        """This output with text that can be stored: an unpaired surrogate becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
         return replace(self, parts=tuple(parts))
 
@@ -262,7 +261,7 @@ class Happened(Struct, frozen=True):
 
 
 class WillNotHappen(Struct, frozen=True):
-    """The call did not take place, and the tool has made sure that it never will. It is carried out again."""
+    """The call did not take place, and the tool has made sure that it never will. It is executed again."""
 
 
 class Unknown(Struct, frozen=True):

@@ -61,7 +61,7 @@ class _ClientTool:
         return await checked_args(args, self.spec)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        raise RuntimeError(f"{self.name} is carried out by the client and cannot be invoked here")
+        raise RuntimeError(f"{self.name} is executed by the client and cannot be invoked here")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()

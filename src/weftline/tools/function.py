@@ -135,12 +135,12 @@ class FunctionTool(Generic[P, R, D]):
         self._confirm_timeout_s = confirm_timeout_s
         self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
         if self._approvers and confirm is None:
-            raise ValueError(f"tool {self.name!r}: approvers go with confirm, which says what they are asked")
+            raise ValueError(f"tool {self.name!r}: approvers needs confirm, which says what they are asked")
         if in_doubt not in (None, "report", "ask"):
             raise ValueError(f"tool {self.name!r}: in_doubt is 'report' or 'ask', not {in_doubt!r}")
         self.in_doubt = in_doubt
         if isinstance(tags, str):
-            raise ValueError(f"tool {self.name!r}: tags are a list, not a string")
+            raise ValueError(f"tool {self.name!r}: tags must be a list, not a string")
         self.tags = frozenset(tags)
         self.bookkeeping = bookkeeping
         self.terminal = terminal
@@ -238,7 +238,7 @@ class FunctionTool(Generic[P, R, D]):
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         if self.client is not None:
-            raise RuntimeError(f"{self.name} is carried out outside and cannot be invoked here")
+            raise RuntimeError(f"{self.name} is executed outside and cannot be invoked here")
         try:
             call = self._bound(self._fn, args, context)
         except InvalidArguments as error:
@@ -437,36 +437,36 @@ def tool(
     run in a thread, `async` ones on the event loop.
 
     Args:
-        fn: The function, when the decorator is used without parentheses.
+        fn: The function, if the decorator is used without parentheses.
         name: What the model calls it; the function's name by default.
         description: What the model reads; by default the docstring up to its first section.
-        effect: What running it again would mean: `read`, `idempotent`, `reconcile` or `once`. A tool that declares
-            nothing is `once`, or `reconcile` when it has that function.
+        effect: Whether it may run again after a crash: `read`, `idempotent`, `reconcile` or `once`. The default is
+            `once`, or `reconcile` if that function is given.
         concurrent: Whether it may run alongside the other calls of its turn.
         timeout_s: Seconds after which a call is given up; the runtime's default if not given.
         blocking: False for a plain function quick enough to run on the event loop without a thread.
-        reconcile: Asked after a crash whether a call that had begun took place. It takes those of the tool's arguments
-            that it names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
+        reconcile: Asked after a crash whether a call that had started took place. It takes the tool's arguments that it
+            names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
             `Unknown()`.
         confirm: What a person is asked before each call, with the arguments in braces: `"Pay {amount} to {payee}?"`. Or
             a function that takes those of the tool's arguments that it names and returns the question, or None if the
             call may begin at once.
-        confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run says.
-        approvers: Who may decide, by the names that the log has: `user:…`, `key:…`, `operator:…`, or a hook as
+        confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run's limit.
+        approvers: Who may decide, by the names in the log: `user:…`, `key:…`, `operator:…`, or a hook as
             `hook:…`; anybody by default.
-        in_doubt: What happens if a crash cuts a call off and nobody knows what became of it: the model is told
-            (`report`), or a person is asked (`ask`). By default the run says.
-        tags: What the filters of a policy know it by, such as `costly`.
-        bookkeeping: Whether no cap of a policy counts its calls; they may finish in the grace after a time budget.
-        terminal: Whether the run ends, without an answer, when a call of it has succeeded.
-        example: Arguments of a call as it should be, which a model is shown after one that did not fit.
-        external: Whether somebody outside carries out its calls: the function is never called, and results that are
-            given in its place have to fit what it returns.
+        in_doubt: What happens if a crash cuts a call off and its outcome is unknown: the model is told (`report`), or a
+            person is asked (`ask`). By default the run's setting.
+        tags: For the filters of a policy, such as `costly`.
+        bookkeeping: Exempts its calls from the caps of a policy; they may finish in the grace after a time budget.
+        terminal: Whether the run ends, without an answer, after a successful call.
+        example: The arguments of a correct call, shown to the model after one that did not fit.
+        external: Whether its calls are executed outside: the function is never called, and results that are provided
+            must fit its return type.
         title: What people call it; its name in words by default.
-        display_hint: What people read about a call while it is under way, with the arguments in braces: `"Looking for
-            {name}"`. The title by default.
-        reminder: What a model is reminded of when it reads a result, in that request only.
-        bounded: Whether results are a part of something larger: the function returns `Bounded(…)`. With
+        display_hint: What people read about a call in progress, with the arguments in braces: `"Looking for {name}"`.
+            The title by default.
+        reminder: A reminder for the model when it reads a result, in that request only.
+        bounded: Whether results are part of something larger: the function returns `Bounded(…)`. With
             `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
 
     Raises:
@@ -514,9 +514,9 @@ def _checked_example(name: str, example: object) -> dict[str, Any] | None:
 
 def _require_external(name: str, *, reconcile: object, timeout_s: float | None) -> None:
     if reconcile is not None:
-        raise ValueError(f"tool {name!r}: nobody asks for the outcome of an external call; leave reconcile out")
+        raise ValueError(f"tool {name!r}: an external call is never reconciled; leave reconcile out")
     if timeout_s is not None:
-        raise ValueError(f"tool {name!r}: the run says how long an external call may take; leave timeout_s out")
+        raise ValueError(f"tool {name!r}: the run's timeout applies to an external call; leave timeout_s out")
 
 
 def _checked_effect(name: str, effect: Effect | None, reconcile: Callable[..., Any] | None) -> Effect:

@@ -62,7 +62,7 @@ class HttpTool(RemoteTool):
     """One request. Arguments that the templates do not use go into the query, or make up the JSON body.
 
     Methods other than GET and HEAD carry the call's `Idempotency-Key`. A status of 400 or above is an error result, and
-    secrets that an answer repeats are blacked out.
+    secrets that an answer repeats are redacted.
     """
 
     def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:

@@ -32,14 +32,14 @@ def a2a(
     timeout_s: float = CALL_S,
     effect: Literal["read", "idempotent", "once"] | None = None,
 ) -> A2APeer:
-    """An A2A agent that tasks can be delegated to, as one tool. Nothing is asked of it before the first call.
+    """An A2A agent that tasks can be delegated to, as one tool. It is not contacted before the first call.
 
     Args:
-        url: The agent's endpoint, or the address of its card.
-        name: The tool's name. By default it is made from the host.
+        url: The agent's endpoint, or the URL of its card.
+        name: The tool's name; by default derived from the host.
         description: What the model is told the agent is for.
         headers: Sent with every request to the origin of `url`.
-        context_id: Sent with every message, to go on with one conversation.
+        context_id: Sent with every message, to continue one conversation.
         timeout_s: For one task.
         effect: What sending a message again would mean; `once` by default.
     """

@@ -100,7 +100,7 @@ async def redacted_apart(output: ToolOutput, redactor: Redactor) -> ToolOutput:
 
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
-    """The output with every secret blacked out, and no text longer than a model may see."""
+    """The output with every secret redacted, and no text longer than a model may see."""
     # A text that is cut keeps as much of the rest as a secret can be long: one may begin before the cut.
     room = MAX_TEXT_CHARS + redactor.longest
     texts = [part.text for part in output.parts if isinstance(part, Text)]

@@ -1,7 +1,7 @@
 """From what a tool function returned or raised to what the model reads.
 
 Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are not strings, raw bytes) is an
-error result. The one exception is half a character (`weftline.surrogates`), which would cost the whole result.
+error result. The one exception is an unpaired surrogate (`weftline.surrogates`), which would cost the whole result.
 """
 
 from __future__ import annotations

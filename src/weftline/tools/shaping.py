@@ -89,7 +89,7 @@ class Shaping(Struct, frozen=True):
         try:
             return replace(output, telemetry=self.telemetry(call, duration_ms))
         except Exception:
-            logger.exception("run %s: what %s took could not be said", call.run_id, call.tool)
+            logger.exception("run %s: the telemetry of %s failed", call.run_id, call.tool)
             return output
 
 

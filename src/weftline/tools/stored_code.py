@@ -41,7 +41,7 @@ class CodeSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class StoredCodeTool(RemoteTool):
-    """What the code returns, logs or throws may repeat its secrets: they are blacked out, as with every such tool."""
+    """What the code returns, logs or throws may repeat its secrets: they are redacted, as with every such tool."""
 
     def __init__(self, spec: CodeSpec, *, secrets: Mapping[str, str], sandbox: Sandbox) -> None:
         parameters = None if spec.parameters is UNSET else spec.parameters

@@ -70,7 +70,7 @@ def failure_fault(value: object) -> Issue | None:
 def require_failure(sent: SentFailure, *, error: str | None) -> None:
     """Raises `InvalidRequest` for one that cannot be."""
     if error is None:
-        raise invalid([Issue("failure", "goes with `error`; a call that has succeeded has not failed")])
+        raise invalid([Issue("failure", "can only be given with `error`")])
     if len(encode(sent)) > MAX_FAILURE_BYTES:
         raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
     if fault := recovery_fault(sent.kind or "domain_rejection", sent.recovery):

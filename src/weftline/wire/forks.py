@@ -25,7 +25,7 @@ def fork_spec(origin: bytes, changes: bytes, *, in_session: bool) -> bytes:
     of_agent = merged.get("agentId", NULL) != NULL
     if "systemPrompt" in own and (of_agent or in_session):
         whose = "agent" if of_agent else "session"
-        raise invalid([Issue("systemPrompt", f"cannot be changed: it is that of the run's {whose}")])
+        raise invalid([Issue("systemPrompt", f"cannot be changed: it comes from the run's {whose}")])
     above, tools = merged, merged.get("tools", NULL)
     merged = above | own
     for name in WITHIN.keys() & own.keys():
@@ -42,5 +42,5 @@ def _require_secrets(spec: bytes) -> None:
     if lost := [name for name, raw in dialled_tools(spec).items() if REDACTED.encode() in raw]:
         names = ", ".join(lost)
         raise invalid(
-            [Issue("tools", f"give {names} again: the secrets in headers or address are not kept with a run")]
+            [Issue("tools", f"give {names} again: secrets in their headers or URL are deleted when a run ends")]
         )

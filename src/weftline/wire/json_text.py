@@ -64,7 +64,7 @@ def _guarded(decode: Any, body: bytes) -> Any:
     except msgspec.DecodeError as error:
         if halves := lone_halves(body):
             half = halves[0][0].decode()
-            raise InvalidRequest(f"The body has {half}, half of a surrogate pair, which is not text.") from None
+            raise InvalidRequest(f"The body contains {half}, an unpaired surrogate, which is not valid text.") from None
         raise InvalidRequest(f"The body is not valid JSON: {error}") from None
 
 

@@ -32,6 +32,7 @@ from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, quoted, take_secrets
 from weftline.wire.unknown_fields import Shape, UnknownField, shape_of, unknown_fields, with_typos
+from weftline.wire.unused_schemas import unused_schemas
 from weftline.wire.validation import path_of, words_of
 
 _Body = TypeVar("_Body", bound=SpecBody)
@@ -92,7 +93,8 @@ def parse_message(body: bytes) -> MessageBody:
         spec, secrets, blobs = _stored(body, fields)
     except InvalidRequest as error:
         raise with_typos(error, unknown_fields(fields, _MESSAGE)) from None
-    unknown = tuple([_of_session(field) for field in unknown_fields(fields, _MESSAGE)])
+    ignored = [_of_session(field) for field in unknown_fields(fields, _MESSAGE)]
+    unknown = (*ignored, *unused_schemas(fields.get("tools")))
     return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs)
 
 
@@ -218,7 +220,7 @@ def _require_valid(fields: dict[str, Any], check: Any) -> None:
 def _taken(name: str, earlier: str) -> str:
     if name == earlier:
         return f"the name {quoted(name)} is taken by an earlier tool"
-    return f"{quoted(name)} and {quoted(earlier)} would be one name to some models; rename one of them"
+    return f"{quoted(name)} and {quoted(earlier)} would have the same name for some models; rename one of them"
 
 
 def _require_input(fields: dict[str, Any]) -> None:
@@ -228,7 +230,7 @@ def _require_input(fields: dict[str, Any]) -> None:
     if prompt is not None and messages is not None:
         raise invalid([Issue("messages", "give exactly one of `prompt` and `messages`")])
     if messages is not None and fields.get("attachments"):
-        raise invalid([Issue("attachments", "go with `prompt`; with `messages` they belong into a message")])
+        raise invalid([Issue("attachments", "belong in a message if `messages` is given")])
 
 
 def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]], tuple[Blob, ...]]:
@@ -254,7 +256,7 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
         fields.get("modelId"),
         fields.get("metadata") or {},
         secrets,
-        unknown_fields(fields, _RUN),
+        (*unknown_fields(fields, _RUN), *unused_schemas(fields.get("tools"))),
         blobs,
     )
 

@@ -61,7 +61,7 @@ class RequestWarning(Struct, frozen=True, omit_defaults=True):
     """Something that the server took and that was probably meant otherwise."""
 
     code: str
-    """`unknown_field`."""
+    """`unknown_field`, or `unused_schema`."""
     path: str
     message: str
     nearest: str = ""
@@ -75,7 +75,7 @@ Warnings: TypeAlias = list[RequestWarning] | UnsetType
 def request_warnings(unknown: Sequence[UnknownField]) -> Warnings:
     if not unknown:
         return UNSET
-    return [RequestWarning("unknown_field", field.path, field.message, field.nearest) for field in unknown]
+    return [RequestWarning(field.code, field.path, field.message, field.nearest) for field in unknown]
 
 
 class CreatedRun(Struct, frozen=True, rename="camel"):

@@ -132,7 +132,7 @@ class BudgetsModel(Part):
         if self.onLeaseLost == "fallback" and not self.leaseFallbacks:
             raise PydanticCustomError("lease_fallbacks", "onLeaseLost is `fallback`, and leaseFallbacks names no tool")
         if self.onLeaseLost in ("reoffer", "error") and self.leaseFallbacks:
-            raise PydanticCustomError("lease_fallbacks", "leaseFallbacks goes with onLeaseLost `fallback`")
+            raise PydanticCustomError("lease_fallbacks", "leaseFallbacks needs onLeaseLost `fallback`")
         return self
 
 
@@ -264,7 +264,7 @@ class SessionModel(_Settings):
 def _no_dry_run(plan: Any) -> Any:
     if plan is None or plan is False:
         return plan
-    raise PydanticCustomError("plan", "asks for a dry run, which this server does not do: the agent would run")
+    raise PydanticCustomError("plan", "asks for a dry run, which is not supported: the agent would really run")
 
 
 class RunModel(EngineOptionsModel, SessionModel):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
+from weftline.kernel.control import RunPaused
 from weftline.kernel.entries import ModelRef, RunEnded
 from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
@@ -46,8 +47,11 @@ def run_view(
     created: bytes | None,
     ended: tuple[RunEnded, bytes] | None,
     in_doubt: Sequence[CallName],
+    pause: RunPaused | None,
 ) -> RunView:
-    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry."""
+    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, and
+    `pause` the one that holds the run until it is resumed.
+    """
     outline = _outline(created)
     run = RunView(
         id=run_id,
@@ -63,6 +67,7 @@ def run_view(
         in_doubt=in_doubt,
         outline=outline,
         forked_from=_origin(created),
+        reason=None if pause is None else pause.reason or None,
     )
     return run if ended is None else _ended(run, *ended)
 

@@ -72,6 +72,7 @@ class UnknownField(Struct, frozen=True):
     path: str
     nearest: str = ""
     fault: str = "is not a known field"
+    code: str = "unknown_field"
 
     @property
     def message(self) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weftline.wire.limits import URL_PATTERN
 from weftline.wire.tool_refs import quoted
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def path_of(loc: Sequence[int | str]) -> str:
 
 
 def words_of(problem: ErrorDetails) -> str:
+    if problem["type"] == "string_pattern_mismatch":
+        if URL_PATTERN in problem["msg"]:
+            return "must be an http or https address"
+        if r"'^[^\x00]*$'" in problem["msg"]:
+            return "must not contain a NUL character"
     return _WORDS.get(problem["type"], problem["msg"])
 
 

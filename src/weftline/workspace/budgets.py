@@ -165,7 +165,7 @@ def _check(level: Level, limits: Sequence[Limit]) -> None:
     seen: set[tuple[str, str]] = set()
     for place, limit in enumerate(limits):
         if limit.period != "total" and level not in PERIODIC:
-            issues.append(Issue(f"limits[{place}].period", f"a {level} has one budget for all of its time"))
+            issues.append(Issue(f"limits[{place}].period", f"a {level} cannot have a limit per day or month"))
         if (limit.unit, limit.period) in seen:
             issues.append(Issue(f"limits[{place}]", f"there are two limits in {limit.unit} for the same period"))
         seen.add((limit.unit, limit.period))

@@ -191,6 +191,8 @@ def _parse(text: str, field: _Field) -> set[int]:
             first, dash, last = span.partition("-")
             low = _number(first, field)
             high = _number(last, field) if dash else field.high if slash else low
+            if field.high == 7 and high == 0 < low:
+                high = 7  # Sunday ends the week, too: sat-sun
             if high < low:
                 raise _wrong(field, f"{span!r} ends before it begins")
         if slash and not (step.isascii() and step.isdigit() and 1 <= int(step[:9]) <= field.high + 1):

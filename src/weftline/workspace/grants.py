@@ -103,7 +103,7 @@ async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = 
     An app that keeps no secret gets another refresh token each time. One that comes back after that has leaked, or its
     successor has: the grant ends.
     """
-    refused = OAuthError("invalid_grant", "The refresh token is unknown or revoked, or another client's.")
+    refused = OAuthError("invalid_grant", "The refresh token is unknown or revoked, or belongs to another client.")
     grant = await _find_grant(at, refresh)
     if grant is None:
         await _end_if_spent(at, refresh)

@@ -303,12 +303,12 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
     Raises `InvalidRequest`, which names the field and never holds a secret.
     """
     issues = [
-        Issue(f"options.{option}", "is not an option; it has a field of its own, or is the server's to set")
+        Issue(f"options.{option}", "is not an option: it has its own field, or only the server may set it")
         for option in spec.options
         if option in _NOT_OPTIONS
     ]
     if values.api_key is not None and values.api_key.startswith("env:"):
-        issues.append(Issue("apiKey", "must be the key itself: the server's environment is not the workspace's"))
+        issues.append(Issue("apiKey", "must be the key itself: a workspace cannot use the server's environment"))
     if REDACTED in (spec.base_url or ""):
         issues.append(Issue("baseUrl", f"must be sent in full: {REDACTED} stands for what was not shown"))
     elif spec.base_url is not None:

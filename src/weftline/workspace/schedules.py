@@ -126,7 +126,7 @@ async def create(
 
 
 async def change(at: Workspaces, caller: Caller, id: str, changes: Changes) -> ScheduleRow:
-    """A schedule that is switched on again, or gets other times, begins anew: it makes up for nothing."""
+    """A schedule that is switched on again, or gets other times, starts over: it makes up for nothing."""
     now = at.clock.now_us()
 
     def query() -> Query[ScheduleRow]:

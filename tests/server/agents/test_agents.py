@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from commands import weftline_beside
+from weftline.api.control import send_order
 from weftline.cli import admin
-from weftline.server.control import send_order
 from weftline.testing import ServerProcess
 
 from ..kit import Api, Json, check_error, local_tool, types

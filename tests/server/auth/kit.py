@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from argon2 import PasswordHasher
 from msgspec import to_builtins
 
+from weftline.api.operations import operations
 from weftline.server.app import App
 from weftline.server.http import DEPARTURE, Departure
-from weftline.server.operations import operations
 from weftline.store.base import Store
 from weftline.workspace.grants import challenge_of
 

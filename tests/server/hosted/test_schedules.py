@@ -81,7 +81,7 @@ async def test_it_is_made_listed_changed_switched_started_and_removed(server: Se
     [
         ({"cron": None}, "exactly one of `at` and `cron`"),
         ({"at": "2100-01-01T00:00:00Z"}, "exactly one of `at` and `cron`"),
-        ({"cron": None, "at": "2100-01-01T00:00:00"}, "a time with its zone"),
+        ({"cron": None, "at": "2100-01-01T00:00:00"}, "a time with a time zone"),
         ({"cron": None, "at": "2020-01-01T00:00:00Z"}, "this time has passed"),
         ({"cron": "0 0 31 2 *"}, "never occurs"),
         ({"timezone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),

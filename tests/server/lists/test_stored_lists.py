@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from weftline.api.cursors import SealedCursors
+from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
 from weftline.runtime.receipts import CancelReceipt
-from weftline.server.cursors import SealedCursors
-from weftline.server.views import run_summary
 from weftline.store.base import RunRow, Stored
 from weftline.store.records.pages import PAGE_BYTES, fitting
 

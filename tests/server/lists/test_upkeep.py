@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from commands import weftline_beside
+from weftline.api import operations as at_work
+from weftline.api.operations import StoredLogs, operations
 from weftline.runtime.clock import SystemClock
-from weftline.server import operations as at_work
-from weftline.server.operations import StoredLogs, operations
 from weftline.store.memory import MemoryStore
 from weftline.store.sqlite import retention
 from weftline.testing import ServerProcess

@@ -26,22 +26,22 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from weftline.api.forking import ForkModel
+from weftline.api.schemas.agents import AgentModel
+from weftline.api.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
+from weftline.api.schemas.budgets import BudgetLimitsModel
+from weftline.api.schemas.keys import NewKey
+from weftline.api.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
+from weftline.api.schemas.provided import ResultsModel
+from weftline.api.schemas.providers import ProviderChangesModel, ProviderModel
+from weftline.api.schemas.schedules import ScheduleChangesModel, ScheduleModel
+from weftline.api.schemas.tools import ToolChangesModel, ToolModel
+from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.cli.admin import administer
 from weftline.server.a2a import rpc
-from weftline.server.forking import ForkModel
 from weftline.server.openapi import document, json_type
 from weftline.server.router import EventStream, Form, Route
 from weftline.server.routes import ROUTES
-from weftline.server.schemas.agents import AgentModel
-from weftline.server.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
-from weftline.server.schemas.budgets import BudgetLimitsModel
-from weftline.server.schemas.keys import NewKey
-from weftline.server.schemas.oauth import NewClient, NewOAuthApp, OneTokenForm, TokenForm
-from weftline.server.schemas.provided import ResultsModel
-from weftline.server.schemas.providers import ProviderChangesModel, ProviderModel
-from weftline.server.schemas.schedules import ScheduleChangesModel, ScheduleModel
-from weftline.server.schemas.tools import ToolChangesModel, ToolModel
-from weftline.server.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.testing import ServerProcess
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel

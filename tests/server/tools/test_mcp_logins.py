@@ -89,7 +89,7 @@ async def test_a_login_that_cannot_be_made_says_why(api: Api, server: ServerProc
         done = await weftline_beside("mcp", "login", peer.url, "--workspace", api.slug, "--db", str(server.db))
         typo = await weftline_beside("mcp", "login", peer.url, "--workspace", "nobody", "--db", str(server.db))
         none = await weftline_beside("mcp", "login", peer.url, "--workspace", "acme", "--db", str(tmp_path / "none"))
-    assert done.code == 1 and "No login at 127.0.0.1" in done.err
+    assert done.code == 1 and "Could not log in to 127.0.0.1" in done.err
     assert typo.code == 1 and "no workspace 'nobody'" in typo.err
     assert none.code == 1 and not (tmp_path / "none").exists()
     bad = await weftline_beside("mcp", "login", "nonsense", "--workspace", api.slug, "--db", str(server.db))

@@ -27,10 +27,10 @@ FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowe
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill. One that you write in code needs `name`, `description` and `body`; the rest is of skills in files.
+    """A skill. One that you write in code needs `name`, `description` and `body`; the rest is for skills in files.
 
     `allowed_tools` is None if the skill does not declare any, and empty if it declares that it needs none.
-    `directory` is the real path of its files, "" if it has none. What is not `trusted` runs no command and no script.
+    `directory` is the real path of its files, "" if it has none. Untrusted skills run no commands or scripts.
     """
 
     name: str

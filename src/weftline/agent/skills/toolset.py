@@ -273,10 +273,10 @@ def skills(
     """Skills for an agent: `Agent(…, tools=[skills("./skills")])`.
 
     Args:
-        paths: Directories that are skills or hold skills, and skills written in code (`Skill`). What the program names
-            is trusted like the program. Without any, `project="."` and the user's home are searched.
+        paths: Directories that are skills or contain skills, and skills written in code (`Skill`). These are trusted
+        like the program. Without any, `project="."` and the user's home are searched.
         project: A directory whose `.weftline/skills` and `.agents/skills` are searched.
-        home: The same for a directory of the user.
+        home: The same for the user's home directory.
         trust_project: What to do with the skills of `project`. None lists them, but runs no command and no script of
             theirs; True trusts them; False leaves them out.
         claude_dirs: Whether `.claude/skills` of both is searched too.

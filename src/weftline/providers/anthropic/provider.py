@@ -176,7 +176,7 @@ class Anthropic:
                 yield rest
             if reader.error_body is not None:
                 raise self._failure(None, reader.error_body, {})
-            raise ProviderError("server", "Anthropic's answer broke off before its end.", unanswered=True)
+            raise ProviderError("server", "Anthropic's answer ended before it was complete.", unanswered=True)
 
     async def aclose(self) -> None:
         if self._own_transport:

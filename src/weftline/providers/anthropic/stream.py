@@ -282,7 +282,7 @@ class Reader:
         block = self._open.get(index)
         if block is None:
             raise ProviderError(
-                "server", "Anthropic's answer has a piece of a block that never began.", unanswered=True
+                "server", "Anthropic's answer has a piece of a block that never started.", unanswered=True
             )
         return block
 

@@ -204,7 +204,7 @@ class ChatReader:
             self.failure = self._error(None, data)
         elif self._reason == "error":
             self.failure = ProviderError(
-                "server", f"{self._provider}: the model API broke its answer off.", unanswered=True
+                "server", f"{self._provider}: the model API cut off its answer.", unanswered=True
             )
         return chunks
 

@@ -221,7 +221,7 @@ class OpenAIFamily(ABC):
             if rest := restorer.rest():
                 yield rest
             raise reader.failure or ProviderError(
-                "server", f"{self._name}: the stream ended without its finish", unanswered=True
+                "server", f"{self._name}: the stream ended without a finish reason", unanswered=True
             )
 
     @abstractmethod

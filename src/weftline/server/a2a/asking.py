@@ -71,7 +71,7 @@ def question(id: str, kind: str, body: AwaitBody) -> TaskMessage:
 
 
 def _in_words(body: AwaitBody) -> str:
-    """The question with what there is to choose from: callers that show only text would not know it."""
+    """The question with its options: callers that show only text would not know them."""
     return f"{body.prompt} ({' / '.join(body.options)})" if body.options else body.prompt
 
 
@@ -151,7 +151,7 @@ def named_answers(content: Content) -> list[NamedAnswer]:
 
 
 def _unclear() -> RpcError:
-    how = "give data with exactly `awaitId` and `value`, or one with `awaitId` beside a text that is the value."
+    how = "give data with exactly `awaitId` and `value`, or with `awaitId` and a text as the value."
     return invalid("message.parts", f"it is not clear what answers what: {how}")
 
 

@@ -121,7 +121,7 @@ def _refused(number: int, why: str) -> RpcError:
     return RpcError(CONTENT_TYPE_NOT_SUPPORTED, message)
 
 
-_TAKEN = "Text, JSON data, text files, images (PNG, JPEG, GIF, WebP) and PDF files are taken."
+_TAKEN = "Text, JSON data, text files, images (PNG, JPEG, GIF, WebP) and PDF files are accepted."
 
 
 def check_name(value: object, path: str) -> str:

@@ -7,17 +7,17 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
+from weftline.api import following
+from weftline.api.following import Host
+from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.answering import Answer
-from weftline.server import following
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_received, has_taken, is_below, read_task
-from weftline.server.following import Host
-from weftline.server.views import run_summary
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow

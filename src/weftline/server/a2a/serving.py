@@ -10,8 +10,10 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 
 from msgspec.structs import replace
 
+from weftline.api import following
+from weftline.api.following import CONTEXT_KEY, Event, EventKind, Host
+from weftline.api.parsing import parsed
 from weftline.runtime.engine import Follower
-from weftline.server import following
 from weftline.server.a2a.dialect import Dialect, ListQuery, Operation, SentMessage
 from weftline.server.a2a.rpc import (
     INTERNAL_ERROR,
@@ -23,9 +25,7 @@ from weftline.server.a2a.rpc import (
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
 from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task
-from weftline.server.following import CONTEXT_KEY, Event, EventKind, Host
 from weftline.server.large import LARGE_BYTES, RequestRoom
-from weftline.server.parsing import parsed
 from weftline.store.base import LargeEntry, RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
 

@@ -13,6 +13,8 @@ from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from weftline.api.following import CONTEXT_KEY, usage
+from weftline.api.views import run_view
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     KIND,
@@ -34,8 +36,6 @@ from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
-from weftline.server.following import CONTEXT_KEY, usage
-from weftline.server.views import run_view
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire.responses import RunView

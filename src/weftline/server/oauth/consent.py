@@ -6,11 +6,11 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec.json import encode
 
+from weftline.api.schemas.oauth import OAuthRefusal
 from weftline.server.http import Request, Response
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
 from weftline.server.oauth.pages import ConsentForm, consent_page, page, unknown_app_page
-from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
@@ -76,7 +76,7 @@ def invalid(error: InvalidConsent) -> Response:
 
 def unknown_app(request: Request) -> Response:
     if request.query_value("resource"):
-        # An MCP host, which has registered itself: the page is for its user, and the status has it register anew.
+        # An MCP host, which has registered itself: the page is for its user, and the status makes it register again.
         return unknown_app_page()
     body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
     return Response(encode(body), status=401, headers=NO_STORE[:1])

@@ -10,11 +10,11 @@ from typing import TypeVar
 from msgspec import Struct, convert, structs
 from msgspec.json import encode
 
+from weftline.api.schemas.oauth import OAuthRefusal
 from weftline.errors import TooLarge
 from weftline.percent import field_text
 from weftline.percent import fields as form_fields
 from weftline.server.http import Request, Response
-from weftline.server.schemas.oauth import OAuthRefusal
 from weftline.store.records.apps import App
 from weftline.workspace.apps import authenticate_app, find_public_app
 from weftline.workspace.context import Workspaces

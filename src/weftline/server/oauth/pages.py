@@ -102,9 +102,9 @@ def consent_page(question: ConsentForm) -> Response:
 
 def unknown_app_page() -> Response:
     text = (
-        '<p class="error" role="alert">The app that sent you here is not registered, or no longer.</p>\n'
-        '<p class="note">Connect it again: it then registers itself anew. An app that was given a client id needs'
-        " another.</p>"
+        '<p class="error" role="alert">The app that sent you here is not registered.</p>\n'
+        '<p class="note">Connect it again, and it will register itself. An app that was given a client id needs a'
+        " new one.</p>"
     )
     return page("This app is not known here", text, status=400)
 
@@ -137,6 +137,6 @@ def _stranger(question: ConsentForm) -> str:
     if not question.registered:
         return ""
     return (
-        '<p class="note">This app registered itself under a name of its own choice. Allow it only if you have just'
+        '<p class="note">This app registered itself and chose its own name. Allow it only if you have just'
         " connected it yourself.</p>\n"
     )

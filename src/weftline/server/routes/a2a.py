@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.json import encode
 
+from weftline.api.parsing import parsed
 from weftline.errors import Unauthorized, WeftlineError
 from weftline.server.a2a import cards, rpc
 from weftline.server.a2a.dialect import Dialect
@@ -23,7 +24,6 @@ from weftline.server.auth import Principal, invalid_credential
 from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.open_streams import OpenStream
-from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import HEADERS, KEEP_ALIVE
 from weftline.store.records.agents import AgentRow, AgentSummary

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
+from weftline.api.parsing import parsed
+from weftline.api.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.server.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok

@@ -10,14 +10,26 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
+from weftline.api.cursors import await_cursor, await_of
+from weftline.api.parsing import parsed
+from weftline.api.schemas.awaits import (
+    Acknowledged,
+    AnsweredAwait,
+    AnswerModel,
+    MessageToRunModel,
+    PauseModel,
+    QueuedMessage,
+    ResumeModel,
+    answer_of,
+    parsed_as,
+)
+from weftline.api.views import await_views
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.cursors import await_cursor, await_of
 from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import (
     CURSOR,
@@ -31,18 +43,6 @@ from weftline.server.routes.lists import (
     unusable,
 )
 from weftline.server.routes.runs import PATH, idempotency_key
-from weftline.server.schemas.awaits import (
-    Acknowledged,
-    AnsweredAwait,
-    AnswerModel,
-    MessageToRunModel,
-    PauseModel,
-    QueuedMessage,
-    ResumeModel,
-    answer_of,
-    parsed_as,
-)
-from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.wire.awaits import KINDS, AwaitPage, Kind
@@ -167,7 +167,7 @@ ROUTES = (
         of_run,
         scopes=("runs:read",),
         narrowed="its agents",
-        summary="List what a run, and those below it, ask people",
+        summary="List what a run and its subagents ask people",
         query=(LIMIT, CURSOR),
         returns=AwaitPage,
     ),
@@ -192,7 +192,7 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         limited=False,
-        summary="Let a run begin nothing new",
+        summary="Pause a run",
         body=PauseModel,
         warns=True,
         returns=Acknowledged,
@@ -205,7 +205,7 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         limited=False,
-        summary="Let a paused run go on",
+        summary="Resume a paused run",
         body=ResumeModel,
         warns=True,
         returns=Acknowledged,
@@ -218,7 +218,7 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         limited=False,
-        summary="Say something to a run that is under way",
+        summary="Send a message to a running run",
         body=MessageToRunModel,
         warns=True,
         idempotent=True,
@@ -234,11 +234,11 @@ ROUTES = (
         summary="List what people are asked",
         query=(
             QueryParameter("kind", Kind, "Of this kind."),
-            QueryParameter("runId", str, "Of this run, and of those below it."),
+            QueryParameter("runId", str, "Of this run and its subagents."),
             OF_SESSION,
             OF_AGENT,
             QueryParameter("name", str, "About calls of this tool."),
-            QueryParameter("waitingSince", Time, "Only what was open at this time already."),
+            QueryParameter("waitingSince", Time, "Only what was already open at this time."),
             LIMIT,
             CURSOR,
         ),

@@ -6,15 +6,15 @@ from functools import partial
 
 from msgspec.json import encode
 
-from weftline.server import budget_views
+from weftline.api import budget_views
+from weftline.api.parsing import parsed
+from weftline.api.schemas.budgets import BudgetLimitsModel, Budgets, BudgetUse, budget_json, parse_budget
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH as RUNS
 from weftline.server.routes.runs import locate_run
-from weftline.server.schemas.budgets import BudgetLimitsModel, Budgets, BudgetUse, budget_json, parse_budget
 from weftline.workspace import budgets
 
 _BASE = "/api/v1/workspaces/{slug}/budgets"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
+from weftline.api.cursors import cursor_of, key_of
+from weftline.api.views import call_views, grant_views
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.cursors import cursor_of, key_of
 from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
 from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
-from weftline.server.views import call_views, grant_views
 from weftline.wire.calls import CallPage
 from weftline.wire.grants import GrantList
 
@@ -71,7 +71,7 @@ ROUTES = (
         scopes=("runs:read",),
         summary="List the calls of a workspace that may or may not have happened",
         query=(
-            QueryParameter("state", str, "Which calls: `in_doubt`, the only ones that there is a list of."),
+            QueryParameter("state", str, "Must be `in_doubt`."),
             LIMIT,
             CURSOR,
         ),

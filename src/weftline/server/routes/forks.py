@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from weftline.api.creating import Created
+from weftline.api.forking import ForkModel, fork_run, log_bytes, parse_fork
+from weftline.api.parsing import parsed
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import Created, answer_created
-from weftline.server.forking import ForkModel, fork_run, log_bytes, parse_fork
+from weftline.server.creating import answer_created
 from weftline.server.http import Request, Response, StreamedResponse
-from weftline.server.parsing import parsed
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
 from weftline.wire.json_text import decode_object
@@ -39,7 +40,7 @@ ROUTES = (
         fork,
         scopes=("runs:write",),
         narrowed="its agents",
-        summary="Go on from a turn of a run that has ended, as a new run",
+        summary="Continue from a turn of a run that has ended, as a new run",
         body=ForkModel,
         warns=True,
         idempotent=True,

@@ -7,13 +7,13 @@ from typing import TypeVar
 from msgspec import DecodeError
 from msgspec.json import Decoder, encode
 
+from weftline.api.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
 from weftline.errors import InvalidRequest
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.server.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
 from weftline.workspace import keys

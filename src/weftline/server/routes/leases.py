@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
+from weftline.api.schemas.awaits import parsed_as
 from weftline.runtime.engine import Leased
 from weftline.server.access import locate_run
 from weftline.server.app import App
@@ -12,7 +13,6 @@ from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.awaits import read_body
 from weftline.server.routes.runs import PATH
-from weftline.server.schemas.awaits import parsed_as
 from weftline.wire.leases import ClaimModel, Lease, LeaseModel, Released
 from weftline.wire.responses import Warnings, iso
 

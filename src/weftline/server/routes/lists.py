@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
+from weftline.api.cursors import cursor_of, key_of
+from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids, prefixes
 from weftline.runtime.engine import Engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.cursors import cursor_of, key_of
 from weftline.server.http import Request, Response
 from weftline.server.router import QueryParameter, Route
-from weftline.server.views import run_summary
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter, ThreadRow
@@ -222,7 +222,7 @@ def time_of(request: Request, name: str) -> int | None:
             return (time - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         pass
-    raise unusable(name, "must be a time with its zone, such as 2026-01-31T12:00:00Z")
+    raise unusable(name, "must be a time with a time zone, such as 2026-01-31T12:00:00Z")
 
 
 def unusable(name: str, fault: str) -> InvalidRequest:

@@ -11,24 +11,7 @@ from msgspec import UNSET, DecodeError, Struct
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import asdict
 
-from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
-from weftline.server.app import App
-from weftline.server.auth import Principal
-from weftline.server.http import Request, Response, StreamedResponse
-from weftline.server.oauth import consent
-from weftline.server.oauth.app import (
-    COOKIE,
-    DEVICE_COOKIE,
-    DEVICE_S,
-    PROTECTED_RESOURCE,
-    read_cookie,
-    session_of,
-)
-from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
-from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
-from weftline.server.routes.keys import read_body
-from weftline.server.schemas.oauth import (
+from weftline.api.schemas.oauth import (
     GRANT_TYPES,
     AppForm,
     ClientDocument,
@@ -59,6 +42,23 @@ from weftline.server.schemas.oauth import (
     registered_json,
     token_json,
 )
+from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response, StreamedResponse
+from weftline.server.oauth import consent
+from weftline.server.oauth.app import (
+    COOKIE,
+    DEVICE_COOKIE,
+    DEVICE_S,
+    PROTECTED_RESOURCE,
+    read_cookie,
+    session_of,
+)
+from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
+from weftline.server.oauth.pages import sign_in_page
+from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
+from weftline.server.routes.keys import read_body
 from weftline.store.records.apps import App as StoredApp
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
@@ -391,7 +391,7 @@ ROUTES = (
     ),
     _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
     _for_apps(
-        "/api/oauth/introspect", introspect, "What a token is good for", fields=OneTokenForm, returns=Introspection
+        "/api/oauth/introspect", introspect, "Introspect a token (RFC 7662)", fields=OneTokenForm, returns=Introspection
     ),
     _open(
         "GET",

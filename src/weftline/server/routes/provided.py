@@ -7,14 +7,14 @@ from functools import partial
 from msgspec import UNSET
 from msgspec.json import encode
 
+from weftline.api.parsing import parsed
+from weftline.api.schemas.provided import ResultsModel, parse_results
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH, idempotency_key
-from weftline.server.schemas.provided import ResultsModel, parse_results
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import AcceptedResult
 

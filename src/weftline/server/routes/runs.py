@@ -11,18 +11,19 @@ from msgspec.json import encode
 
 from weftline import prompts
 from weftline.agent.snapshots import snapshot_of
+from weftline.api.creating import create_run
+from weftline.api.parsing import off_loop, parsed
+from weftline.api.views import await_views, cancelled, receipt_view, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created, create_run
+from weftline.server.creating import answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
-from weftline.server.parsing import off_loop, parsed
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, QueryParameter, Route
 from weftline.server.sse import is_event_source, resume_point, send_events
-from weftline.server.views import await_views, cancelled, receipt_view, run_view
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.store.records.pages import PAGE_BYTES
@@ -35,7 +36,7 @@ from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
-PROFILE = "Which events: `default`, `all`, `metrics`, or types with commas between them."
+PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
 _KEY_LIMIT = 255
 _RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""

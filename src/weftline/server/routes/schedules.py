@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.errors import InvalidRequest
-from weftline.plan import RunPlan
-from weftline.server.app import App
-from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
-from weftline.server.parsing import parsed
-from weftline.server.router import Route
-from weftline.server.routes.runs import idempotency
-from weftline.server.scheduled import checked_work, start_now
-from weftline.server.schemas.schedules import (
+from weftline.api.parsing import parsed
+from weftline.api.scheduled import checked_work, start_now
+from weftline.api.schemas.schedules import (
     Schedule,
     ScheduleChangesModel,
     ScheduleModel,
@@ -23,6 +16,13 @@ from weftline.server.schemas.schedules import (
     parse_schedule_changes,
     schedule_json,
 )
+from weftline.errors import InvalidRequest
+from weftline.plan import RunPlan
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import Route
+from weftline.server.routes.runs import idempotency
 from weftline.wire.responses import CreatedRun, Ok, created_run
 from weftline.wire.unknown_fields import with_typos
 from weftline.workspace import schedules

@@ -6,22 +6,23 @@ from functools import partial
 
 from msgspec.json import decode, encode
 
+from weftline.api.agent_specs import RunSpec, effective
+from weftline.api.creating import Created, Warn
+from weftline.api.parsing import off_loop, parsed
+from weftline.api.planning import plan_of
+from weftline.api.views import session_usage
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
 from weftline.server.access import find_session
-from weftline.server.agent_specs import RunSpec, effective
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import Created, Warn, answer_created
+from weftline.server.creating import answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
-from weftline.server.parsing import off_loop, parsed
-from weftline.server.planning import plan_of
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
-from weftline.server.views import session_usage
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.bodies import SessionBody

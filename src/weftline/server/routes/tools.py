@@ -6,12 +6,7 @@ import asyncio
 
 from msgspec.json import encode
 
-from weftline.server.app import App
-from weftline.server.auth import Principal
-from weftline.server.http import Request, Response
-from weftline.server.router import Route
-from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.server.schemas.tools import (
+from weftline.api.schemas.tools import (
     MAX_BODY_BYTES,
     Tool,
     ToolChangesModel,
@@ -22,6 +17,11 @@ from weftline.server.schemas.tools import (
     tool_json,
     unknown_in_tool,
 )
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import Route
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Ok
 from weftline.workspace import tools

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.runtime import ids
-from weftline.server.app import App
-from weftline.server.auth import Principal
-from weftline.server.cursors import cursor_of, key_of
-from weftline.server.http import Request, Response
-from weftline.server.router import QueryParameter, Route
-from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
-from weftline.server.schemas.webhooks import (
+from weftline.api.cursors import cursor_of, key_of
+from weftline.api.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
     DeliveryPage,
@@ -27,6 +21,12 @@ from weftline.server.schemas.webhooks import (
     parse_webhook_change,
     webhook_json,
 )
+from weftline.runtime import ids
+from weftline.server.app import App
+from weftline.server.auth import Principal
+from weftline.server.http import Request, Response
+from weftline.server.router import QueryParameter, Route
+from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.json_text import decode_object
@@ -110,7 +110,7 @@ ROUTES = (
         "GET",
         f"{_ONE}/deliveries",
         deliveries,
-        summary="List what was or will be delivered",
+        summary="List the deliveries of a webhook",
         query=(QueryParameter("status", DeliveryStatus, "With this status."), LIMIT, CURSOR),
         returns=DeliveryPage,
     ),

@@ -47,7 +47,7 @@ def save(digest: str, *, workspace: int, url: str, secrets: bytes, now: int) -> 
 
 
 def renew(key: int, *, old: bytes, secrets: bytes, now: int) -> Query[bool]:
-    """Replaces what is sealed; False if the login has been deleted or made anew in the meantime."""
+    """Replaces the encrypted tokens; False if the login has been deleted or replaced in the meantime."""
     row = yield from one(
         "UPDATE mcp_logins SET secrets = $1, updated_at = $2 WHERE key = $3 AND secrets = $4 RETURNING key",
         secrets,

@@ -38,7 +38,7 @@ _EXAMPLES = 5
 def restore(backup: Path, to: Path) -> Copied:
     """Turns a backup into a store."""
     if not (backup / DATABASE).exists():
-        raise StoreError(f"There is no backup at {backup}; `weftline backup` makes one of a store.")
+        raise StoreError(f"There is no backup at {backup}; `weftline backup` creates one from a store.")
     check_finished(backup)
     return copy_store(StoreDirectory(backup, create=False).path, to)
 
@@ -112,4 +112,4 @@ def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
 
 def _go_on(stop: Callable[[], bool]) -> None:
     if stop():
-        raise StoreError("The store is being closed; there is no backup.")
+        raise StoreError("The store is closing; no backup was made.")

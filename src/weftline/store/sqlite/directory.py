@@ -182,7 +182,7 @@ def _size(file: Path) -> int:
 
 
 def no_store(path: Path) -> StoreError:
-    return StoreError(f"There is no store at {path}; `weftline serve --db {shlex.quote(str(path))}` makes one.")
+    return StoreError(f"There is no store at {path}; `weftline serve --db {shlex.quote(str(path))}` creates one.")
 
 
 def file_system(path: Path, *, mounts: str) -> str:

@@ -106,10 +106,10 @@ def code(
     timeout_s: float = TIMEOUT_S,
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
 ) -> Code:
-    """The tool `code`, which runs code of the model's that calls the agent's tools. It needs the extra `sandbox`.
+    """The tool `code`: the model writes code, which can call the agent's tools. It needs the extra `sandbox`.
 
     Args:
-        languages: Those that the model may write: `typescript`, `javascript`, `python`.
+        languages: The languages that the model may use: `typescript`, `javascript`, `python`.
         tools: Which of the agent's tools the code may call, by name or the tools themselves; all of them if not given.
         timeout_s: How long the code may run, not counting the calls that it waits for.
         memory_limit_bytes: How much memory it may use.

@@ -84,8 +84,8 @@ def fetch(*, private: bool = False, hosts: Sequence[str] = ()) -> Fetch:
     """The tool `fetch`, with which a model reads pages of the public web as text.
 
     Args:
-        private: Whether it reads this machine and private networks, too, but not where clouds hand out credentials.
-        hosts: Names of hosts that it reads wherever they are.
+        private: Whether it may also read this machine and private networks (never cloud metadata addresses).
+        hosts: Names of hosts that it may read wherever they are.
     """
     if isinstance(hosts, str):
         raise TypeError(f"hosts is a list of names, such as hosts=[{hosts!r}]")

@@ -68,14 +68,14 @@ def files(
     """`read_file`, `list_files`, `glob` and `grep`, and with `write` also `write_file`, `edit` and `multi_edit`.
 
     Args:
-        root: The directory outside which nothing is read or written, whatever links and `..` say.
+        root: Nothing outside this directory is read or written, not even through links and `..`.
         write: Whether files may be changed.
         context: Where the files are; this machine by default. A context without files has no such tools.
         line_numbers: Whether `read_file` puts a number and a tab before each line.
         require_read_before_edit: Refuses to edit a file that the model has not read as it is now.
-        dedup_reads: Answers the same read of an unchanged file with a note instead of the same text.
+        dedup_reads: Answers a repeated read of an unchanged file with a note instead of the text.
         skip: Directories that `glob` and `grep` do not enter.
-        ripgrep: Whether `grep` uses ripgrep where it is installed; it finds the same lines without.
+        ripgrep: Whether `grep` uses ripgrep if it is installed; the results are the same.
     """
     place = workplace(context, root)
     if not place.context.capabilities.filesystem:

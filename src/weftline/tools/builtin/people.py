@@ -62,7 +62,7 @@ def _ask_user(
         multiple: Whether the user may choose several of the options.
         further: More questions, to be answered along with the first. Ask everything at once that you need to know.
     """
-    raise AssertionError("it is never carried out")
+    raise AssertionError("it is never executed")
 
 
 def _present_plan(plan: str) -> str:
@@ -71,7 +71,7 @@ def _present_plan(plan: str) -> str:
     Args:
         plan: The steps in their order, what each one changes, and what is uncertain.
     """
-    raise AssertionError("it is never carried out")
+    raise AssertionError("it is never executed")
 
 
 def _question(args: bytes) -> Ask:

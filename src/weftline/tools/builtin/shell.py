@@ -54,7 +54,7 @@ def shell(
         root: The directory that commands start in.
         context: Where commands run.
         timeout_s: After this a command is killed, unless the model asks for more.
-        max_timeout_s: What the model may ask for at most.
+        max_timeout_s: The most that the model may ask for.
         max_output_bytes: How much of the output the model reads; the end is kept. 0 for all.
         metadata: Whether the model reads stderr, the exit code and the time that the command took.
     """

@@ -132,7 +132,7 @@ class ServerQuestion:
         return Ask(form.prompt(self._server), "question", form.options)
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
-        raise AssertionError("it is never carried out")
+        raise AssertionError("it is never executed")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()

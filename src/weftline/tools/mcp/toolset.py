@@ -69,27 +69,27 @@ def mcp(
     """The tools of an MCP server, as `<name>__<tool>`. Needs the extra `mcp`.
 
     The server is connected, or started, with the first run that needs it, together with the agent's other servers; the
-    engine closes it. One that is gone is reached again, or started again, at the next call.
+    engine closes it. If it goes away, it is connected or started again at the next call.
 
     Args:
         server: The command line that starts a server on stdio (`"npx -y some-server"`, or a list), or a URL.
-        name: Stands in front of its tools' names. By default it is made from the command or the URL.
-        env: For a command: variables besides PATH, HOME and the like. Nothing else of this process is passed on.
+        name: The prefix of its tools' names; by default derived from the command or the URL.
+        env: For a command: variables besides PATH, HOME and the like. No other variables of this process are passed on.
         cwd: For a command: where it is started.
         headers: For a URL: sent with every request to its origin.
-        transport: For a URL: `sse` for servers that only speak the older transport.
-        revision: Of the protocol, for servers that speak several: "2025-11-25" (or an older one, as the server likes),
-            in which a server can ask during a call, or "2026-07-28". Without it a URL is asked for the former first, a
-            command for the latter.
-        disclosure: `lazy` withholds the tools until the model looks for them, `eager` offers them at once; without it
-            the agent's own setting counts.
-        only: The names of the tools to offer, as the server calls them; all when left out.
+        transport: For a URL: `sse` for servers that only support the older transport.
+        revision: The protocol revision, for servers that support several: "2025-11-25" (or an older one, as the server
+        chooses), in which a server can ask during a call, or "2026-07-28". By default the former is tried first for
+        a URL, and the latter for a command.
+        disclosure: `lazy` withholds the tools until the model looks for them, `eager` offers them at once; by default
+        the agent's setting.
+        only: The tools to offer, by the server's own names; all by default.
         timeout_s: For one call.
         connect_s: For connecting and listing the tools; 10 s for a URL, 60 s for a command.
-        on_elicit: Answers the server's questions to a person. As it is, the people of the run are asked, like by
-            `ask_user`; with "decline" nobody is.
-        on_sample: Answers the server's requests for a model; with "model" the run's own does, in a run below it.
-            Without it the server is told that there is none.
+        on_elicit: Answers the server's questions to a person. By default ("ask") people are asked, as with `ask_user`;
+        with "decline" nobody is.
+        on_sample: Answers the server's requests for a model; with "model" the run's own model does, in a child run. By
+        default such requests are refused.
     """
     place: McpPlace
     if isinstance(on_elicit, str) and on_elicit not in ("ask", "decline"):

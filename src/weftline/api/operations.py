@@ -14,6 +14,43 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, convert
 
+from weftline.api.await_operations import AskingLogs, answer_await, list_awaits
+from weftline.api.budget_operations import list_budgets, set_budget
+from weftline.api.control import Operation
+from weftline.api.oauth_operations import OPERATIONS as OAUTH
+from weftline.api.run_operations import (
+    ControlledRuns,
+    EndedLogs,
+    fork,
+    import_file,
+    list_calls,
+    list_doubts,
+    list_grants,
+    message,
+    pause,
+    resume,
+)
+from weftline.api.schedule_operations import (
+    SchedulingLogs,
+    create_schedule,
+    delete_schedule,
+    list_schedules,
+    run_schedule,
+    switch_schedule,
+)
+from weftline.api.schemas.agents import Agent, agent_json, parse_agent
+from weftline.api.schemas.keys import Key, key_json
+from weftline.api.schemas.providers import Provider, parse_provider, provider_json
+from weftline.api.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
+from weftline.api.schemas.webhooks import (
+    CreatedWebhook,
+    Delivery,
+    Webhook,
+    created_webhook_json,
+    delivery_json,
+    webhook_json,
+)
+from weftline.api.views import cancelled
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
@@ -26,43 +63,6 @@ from weftline.runtime.engine import Resumed
 from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
-from weftline.server.await_operations import AskingLogs, answer_await, list_awaits
-from weftline.server.budget_operations import list_budgets, set_budget
-from weftline.server.control import Operation
-from weftline.server.oauth.administration import OPERATIONS as OAUTH
-from weftline.server.run_operations import (
-    ControlledRuns,
-    EndedLogs,
-    fork,
-    import_file,
-    list_calls,
-    list_doubts,
-    list_grants,
-    message,
-    pause,
-    resume,
-)
-from weftline.server.schedule_operations import (
-    SchedulingLogs,
-    create_schedule,
-    delete_schedule,
-    list_schedules,
-    run_schedule,
-    switch_schedule,
-)
-from weftline.server.schemas.agents import Agent, agent_json, parse_agent
-from weftline.server.schemas.keys import Key, key_json
-from weftline.server.schemas.providers import Provider, parse_provider, provider_json
-from weftline.server.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
-from weftline.server.schemas.webhooks import (
-    CreatedWebhook,
-    Delivery,
-    Webhook,
-    created_webhook_json,
-    delivery_json,
-    webhook_json,
-)
-from weftline.server.views import cancelled
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, LogStore, RunFilter, RunRow, Store, Write, Written
 from weftline.store.copies import Copied

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
-from weftline.server.schemas.validation import refused
 from weftline.store.records.schedules import ScheduleRow, ScheduleSummary
 from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object
@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_YEAR = 9000
 CatchUp: TypeAlias = Literal["skip", "once", "all"]
 _Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NO_NUL)]
-_At: TypeAlias = Annotated[str, Field(max_length=64, description="A time with its zone: 2030-01-31T12:00:00Z.")]
+_At: TypeAlias = Annotated[str, Field(max_length=64, description="A time with a time zone: 2030-01-31T12:00:00Z.")]
 _Cron: TypeAlias = Annotated[str, Field(max_length=MAX_CHARS, description="Minute, hour, day, month, day of week.")]
 _Zone: TypeAlias = Annotated[str, Field(max_length=64, description="Of the cron expression: Europe/Berlin.")]
 _Spec: TypeAlias = Annotated[dict[str, Any], Field(description="The body that creates such a run.")]
@@ -143,7 +143,7 @@ def _time(text: str) -> int:
             return (time - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         pass
-    raise invalid([Issue("at", "must be a time with its zone, such as 2030-01-31T12:00:00Z")])
+    raise invalid([Issue("at", "must be a time with a time zone, such as 2030-01-31T12:00:00Z")])
 
 
 def listed_schedule_json(row: ScheduleSummary) -> ListedSchedule:

@@ -11,15 +11,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from weftline.agent.imported import import_export
-from weftline.errors import NotFound
-from weftline.replay.importing import Imported, ImportTarget
-from weftline.replay.reading import read_export
-from weftline.replay.refusing import find_run
-from weftline.runtime import ids
-from weftline.runtime.calls import DoubtPage, LoggedCall
-from weftline.runtime.grants import LoggedGrant
-from weftline.server.forking import Forking, fork_run, parse_fork
-from weftline.server.schemas.awaits import (
+from weftline.api.forking import Forking, fork_run, parse_fork
+from weftline.api.schemas.awaits import (
     Acknowledged,
     MessageToRunModel,
     PauseModel,
@@ -27,7 +20,14 @@ from weftline.server.schemas.awaits import (
     ResumeModel,
     parsed_as,
 )
-from weftline.server.views import call_views, grant_views
+from weftline.api.views import call_views, grant_views
+from weftline.errors import NotFound
+from weftline.replay.importing import Imported, ImportTarget
+from weftline.replay.reading import read_export
+from weftline.replay.refusing import find_run
+from weftline.runtime import ids
+from weftline.runtime.calls import DoubtPage, LoggedCall
+from weftline.runtime.grants import LoggedGrant
 from weftline.store.base import RunRow, Store
 from weftline.wire.calls import Call
 from weftline.wire.grants import Grant

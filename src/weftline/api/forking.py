@@ -11,14 +11,14 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 from pydantic import Field
 
+from weftline.api.parsing import parsed
+from weftline.api.planning import plan_of
+from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.kernel.bodies import Origin
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, fork_point
-from weftline.server.parsing import parsed
-from weftline.server.planning import plan_of
-from weftline.server.schemas.awaits import parsed_as
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
@@ -49,7 +49,7 @@ class Fork(Struct, frozen=True):
 def parse_fork(fields: dict[str, Any]) -> tuple[Fork, tuple[UnknownField, ...]]:
     sent, unknown = parsed_as(ForkModel, fields)
     if sent.agentId is not None:
-        raise invalid([Issue("agentId", "a fork keeps the agent of its origin")])
+        raise invalid([Issue("agentId", "a fork keeps the agent of the original run")])
     known = ForkModel.model_fields
     changes = {
         name: value for name, value in fields.items() if name in known and name not in _OWN and value is not None
@@ -131,7 +131,7 @@ async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: 
 def _replaced(plan: RunPlan, changes: dict[str, Any]) -> RunPlan:
     """Of a run that no client described: what the plan itself has."""
     if refused := [name for name in changes if name not in _OF_ANY_RUN]:
-        raise invalid([Issue(name, "cannot be changed: the run is one of an agent in Python") for name in refused])
+        raise invalid([Issue(name, "cannot be changed: the run belongs to a Python agent") for name in refused])
     body = parse_run(encode({**changes, "prompt": "x"}))
     asked = plan_from_spec(body.spec)
     return replace(

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.agent.budget_views import find_run
+from weftline.api import budget_views
+from weftline.api.schemas.budgets import BudgetUse, budget_json, parse_budget
 from weftline.runtime.names import StoredNames
-from weftline.server import budget_views
-from weftline.server.schemas.budgets import BudgetUse, budget_json, parse_budget
 from weftline.store.base import LogReader, Store
 from weftline.workspace import budgets, workspaces
 from weftline.workspace.context import Workspaces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.server.parsing import parsed
+from weftline.api.parsing import parsed
 from weftline.store.records.agents import AgentRow, AgentSummary
 from weftline.wire.agents import client_side_tools
 from weftline.workspace import agents

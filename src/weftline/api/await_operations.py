@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
+from weftline.api.views import await_views
 from weftline.errors import NotFound
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime import ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.names import StoredNames
-from weftline.server.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
-from weftline.server.views import await_views
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow
 from weftline.store.records.pages import PAGE_BYTES

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET
 from msgspec.json import encode
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
 from weftline.runtime.answering import Answer, pattern_of
-from weftline.server.schemas.validation import refused
 from weftline.wire.awaits import Outcome
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
 from weftline.wire.responses import Ok, Warnings
@@ -22,6 +23,12 @@ _Labels: TypeAlias = dict[str, Annotated[str, Field(max_length=MAX_METADATA_VALU
 _Model = TypeVar("_Model", bound=Part)
 
 
+def _pattern(value: object) -> object:
+    if type(value) not in (bool, dict):
+        raise PydanticCustomError("remember", "must be true, false or a JSON object of arguments")
+    return value
+
+
 class AnswerModel(Part):
     """What a person says to an await. Who that is, the credential says."""
 
@@ -29,7 +36,7 @@ class AnswerModel(Part):
     args: dict[str, Any] | None = None
     value: Any = None
     reason: str = Field(default="", max_length=MAX_ERROR_BYTES)
-    remember: bool | dict[str, Any] = False
+    remember: Annotated[bool | dict[str, Any], BeforeValidator(_pattern)] = False
     labels: _Labels = Field(default={}, max_length=MAX_METADATA_ENTRIES)
 
 

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, StoreError, invalid
 from weftline.redaction import redact_template
 from weftline.sandbox.base import Language
-from weftline.server.schemas.validation import refused
 from weftline.store.records.tools import ToolRow
 from weftline.tools.http import HttpSpec, Method
 from weftline.tools.stored_code import CodeSpec

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from weftline.server.parsing import off_loop
+from weftline.api.parsing import off_loop
 from weftline.store.records.agents import AgentRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools

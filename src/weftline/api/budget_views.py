@@ -9,15 +9,16 @@ from typing import TypeAlias
 
 from weftline.agent import budget_views
 from weftline.agent.budget_views import Logs, account_of, of_workspace
+from weftline.api.parsing import off_loop
 from weftline.runtime.budgets import Account
-from weftline.server.large import LARGE_BYTES
-from weftline.server.parsing import off_loop
 from weftline.store.base import LargeEntry, RunRow, Stored
 from weftline.workspace.budgets import Budget, Level, Subject
 from weftline.workspace.context import Caller, Workspaces
 
 __all__ = ["Room", "of_run", "of_workspace", "subject"]
 
+LARGE_BYTES = 64 * 1024
+"""More is read only once there is room for it."""
 Room: TypeAlias = Callable[[int], AbstractAsyncContextManager[None]]
 """For a request that reads so many bytes."""
 

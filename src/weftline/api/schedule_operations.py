@@ -9,11 +9,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import WeftlineError
-from weftline.plan import RunPlan
-from weftline.server.creating import Creating
-from weftline.server.scheduled import checked_work, start_now
-from weftline.server.schemas.schedules import (
+from weftline.api.creating import Creating
+from weftline.api.scheduled import checked_work, start_now
+from weftline.api.schemas.schedules import (
     ListedSchedule,
     Schedule,
     ScheduleModel,
@@ -21,6 +19,8 @@ from weftline.server.schemas.schedules import (
     parse_schedule,
     schedule_json,
 )
+from weftline.errors import WeftlineError
+from weftline.plan import RunPlan
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import schedules, workspaces

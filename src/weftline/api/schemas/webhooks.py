@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 from pydantic import Field, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import NotFound
 from weftline.redaction import redact_url
 from weftline.runtime import ids
-from weftline.server.schemas.validation import refused
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.damage import error_code

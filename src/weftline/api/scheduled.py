@@ -9,12 +9,12 @@ from msgspec import Raw, Struct, convert
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from weftline.api.agent_specs import RunSpec, effective
+from weftline.api.creating import CreatingHost, create_checked
+from weftline.api.parsing import parsed
+from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, invalid
 from weftline.plan import RunPlan
-from weftline.server.agent_specs import RunSpec, effective
-from weftline.server.creating import CreatingHost, create_checked
-from weftline.server.parsing import parsed
-from weftline.server.planning import plan_of
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.secrets import Headers

@@ -9,8 +9,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.server.schemas.validation import refused
 from weftline.store.records.agents import AgentRow
 from weftline.wire.damage import error_code
 from weftline.wire.json_text import decode_fields, decode_object

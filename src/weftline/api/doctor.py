@@ -106,7 +106,7 @@ class _Look:
         if row.suspect:
             found.append(self._of_run(row, "suspect", _suspicion(row), needs_person=False))
         for call in stored_doubts(row) or ():
-            what = f"Whether the call of {call.name} happened is not known."
+            what = f"It is not known whether the call of {call.name} happened."
             found.append(self._of_run(row, "in_doubt", what, about=call.id))
         try:
             return [*found, *await self._at_code(row)]
@@ -130,11 +130,11 @@ class _Look:
         policy = plan.limits.on_deploy
         match policy:
             case "adopt":
-                what = f"Its {parts} {have} changed: it goes on with the new."
+                what = f"Its {parts} {have} changed: it continues with the new version."
             case "pin":
-                what = f"Its {parts} {have} changed: it waits for the code that it began with."
+                what = f"Its {parts} {have} changed: it waits for the code that it started with."
             case "ask":
-                what = f"Its {parts} {have} changed: it asks a person before it goes on."
+                what = f"Its {parts} {have} changed: it asks a person before it continues."
         found = [
             self._of_run(
                 row, "deploy", what, agent=agent, policy=policy, changed=changed, needs_person=policy != "adopt"
@@ -169,9 +169,11 @@ class _Look:
     async def at_awaits(self) -> AsyncGenerator[Finding]:
         wanted = AwaitFilter(workspace=self._workspace, limit=_PAGE, max_bytes=0)
         async for one in self._awaits(replace(wanted, kinds=("doubt",))):
-            yield self._of_await(one, "in_doubt", "Whether a call happened is not known: it waits for an answer.")
+            yield self._of_await(
+                one, "in_doubt", "It is not known whether a call happened: the run waits for an answer."
+            )
         async for one in self._awaits(replace(wanted, due_before=self._now_us)):
-            what = "Its time is over and nobody has answered: the run acts on that once a server carries it on."
+            what = "It has expired without an answer: the run continues accordingly once a server drives it."
             yield self._of_await(one, "await", what)
 
     async def _awaits(self, wanted: AwaitFilter) -> AsyncGenerator[OpenAwait]:
@@ -198,7 +200,7 @@ class _Look:
                 what = f"The column {schedule.damaged} of the schedule cannot be read."
                 yield self._about("damaged", schedule.id, what)
             elif schedule.last_error:
-                what = f"No run began the last time: {schedule.last_error}"
+                what = f"No run started last time: {schedule.last_error}"
                 yield self._about("schedule", schedule.id, what, agent=schedule.agent)
         for webhook in await records.read(webhooks.of_workspace(self._workspace)):
             if webhook.damaged:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weftline.server.control import Operation
-from weftline.server.schemas.oauth import CreatedOAuthApp, OAuthApp, OAuthGrant, app_json, created_app_json, grant_json
-from weftline.server.schemas.users import User, user_json
+from weftline.api.control import Operation
+from weftline.api.schemas.oauth import CreatedOAuthApp, OAuthApp, OAuthGrant, app_json, created_app_json, grant_json
+from weftline.api.schemas.users import User, user_json
 from weftline.workspace import apps, grants, users
 from weftline.workspace.context import Workspaces
 

@@ -8,9 +8,9 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import StoreError
 from weftline.redaction import redact_url
-from weftline.server.schemas.validation import refused
 from weftline.store.records.providers import ProviderRow
 from weftline.wire.damage import error_code
 from weftline.wire.responses import Time, iso

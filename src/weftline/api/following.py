@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, to_builtins
 from msgspec.json import Decoder, encode
 
+from weftline.api.agent_specs import RunSpec, merged
+from weftline.api.parsing import off_loop, parsed
+from weftline.api.planning import plan_of
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import (
     TEXT_DELTA,
@@ -29,9 +32,6 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Blob
 from weftline.runtime.engine import Engine, EntryBatch, Follower
-from weftline.server.agent_specs import RunSpec, merged
-from weftline.server.parsing import off_loop, parsed
-from weftline.server.planning import plan_of
 from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
@@ -129,7 +129,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
         except UNREADABLE:
             if not batch.newer:
                 raise damaged(batch.run_id, item.seq) from None
-            logger.warning("run %s: entry %d is of newer code and is not shown", batch.run_id, item.seq)
+            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _kind_of(fact)
         if what is not None:

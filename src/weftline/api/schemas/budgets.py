@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
 from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
-from weftline.server.schemas.validation import refused
 from weftline.store.budgets import Limit
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Time, Warnings, iso
@@ -28,7 +28,7 @@ class LimitModel(Part):
 
     unit: Unit
     limit: Annotated[float, Field(allow_inf_nan=False, description="Dollars, tokens, seconds or calls.")]
-    period: Annotated[Period, Field(description="Of UTC, for a workspace or an agent.")] = "total"
+    period: Annotated[Period, Field(description="In UTC; only for a workspace or an agent.")] = "total"
     onExceeded: OnExceeded = "final_turn"
 
 
@@ -36,7 +36,9 @@ class BudgetLimitsModel(Part):
     """The body that sets the limits of a workspace, an agent, a session, or a run that has a budget."""
 
     level: Literal["workspace", "agent", "thread", "run"]
-    id: Annotated[_Id, Field(description="Of the agent (or its slug), the session or the run.")] | None = None
+    id: Annotated[_Id, Field(description="The id (or slug) of the agent, or the id of the session or run.")] | None = (
+        None
+    )
     limits: Annotated[list[LimitModel], Field(max_length=MAX_LIMITS)]
 
 

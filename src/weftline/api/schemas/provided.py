@@ -8,10 +8,10 @@ from msgspec import UNSET, Struct, convert
 from msgspec.json import encode
 from pydantic import Field, StringConstraints, ValidationError
 
+from weftline.api.schemas.validation import issues_of, refused
 from weftline.errors import InvalidRequest, Issue
 from weftline.outcome import Bounds
 from weftline.runtime.provided import Provided
-from weftline.server.schemas.validation import issues_of, refused
 from weftline.wire.failures import SentFailure, failure_fault, require_failure
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES, MAX_TOOL_USE_ID_CHARS
 from weftline.wire.run_spec import Part

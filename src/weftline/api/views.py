@@ -10,8 +10,10 @@ from msgspec import UNSET, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.bodies import AwaitBody, decode_await
+from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import RunEnded, decode_fact
+from weftline.kernel.entries import KIND, RunEnded, decode_fact
+from weftline.kernel.state import FOLD
 from weftline.runtime import ids
 from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
@@ -30,6 +32,7 @@ class RunSource(Protocol):
     """Where a run is read: an engine, or a store."""
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]: ...
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
 
@@ -63,6 +66,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
+    pause = await _latest_pause(engine, row)
 
     def made() -> RunView:
         run_id = ids.run_id(row.key, row.salt)
@@ -74,6 +78,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
                 created=first.body if first is not None else None,
                 ended=_end(last),
                 in_doubt=_calls(in_doubt),
+                pause=_pause(pause),
             )
         except UNREADABLE:
             raise damage.unreadable(run_id) from None
@@ -93,6 +98,24 @@ async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
         raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 
 
+async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
+    """The entry that paused the run, or resumed it, whichever is the last. Few runs have one, and those that only wait
+    for people are not searched for it.
+    """
+    is_current = row.fold == FOLD and row.state_seq == row.next_seq - 1
+    if row.status != "paused" or (is_current and _PAUSED not in row.state):
+        return None
+    found = await engine.newest_facts(row.key, kinds=(KIND[RunPaused], KIND[RunResumed]), limit=1, max_bytes=0)
+    return found[-1] if found else None
+
+
+def _pause(latest: Stored | None) -> RunPaused | None:
+    head = None if latest is None else decode_fact.decode(latest.head)
+    return head if isinstance(head, RunPaused) else None
+
+
+_PAUSED = b'"paused":true'
+"""In the state of a run that somebody has paused: a field without a value is not stored."""
 _BUILD_ON_LOOP_BYTES = 64 * 1024
 _COUNT_ON_LOOP = 200
 

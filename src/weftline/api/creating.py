@@ -1,0 +1,118 @@
+"""Creating a run that a client describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from msgspec import UNSET, Struct
+from msgspec.json import encode
+
+from weftline.api.agent_specs import RunSpec, effective
+from weftline.api.parsing import parsed
+from weftline.api.planning import plan_of
+from weftline.api.principal import Principal
+from weftline.errors import InvalidRequest
+from weftline.messages import Blob
+from weftline.plan import RunPlan
+from weftline.store.base import IdempotencyKey
+from weftline.wire.bodies import RunBody
+from weftline.wire.requests import parse_run
+from weftline.wire.responses import Warnings, request_warnings
+from weftline.wire.unknown_fields import UnknownField, with_typos
+from weftline.workspace import agents
+from weftline.workspace.context import Caller, Workspaces
+
+
+class Created(Struct, frozen=True):
+    """A run that was created, and the warnings about its request."""
+
+    run_id: str
+    warnings: Warnings = UNSET
+
+
+class Creating(Protocol):
+    """What creating runs needs of an engine."""
+
+    async def create(
+        self,
+        workspace: int,
+        plan: RunPlan,
+        *,
+        sent: bytes | None = None,
+        metadata: str = "{}",
+        idempotency: IdempotencyKey | None = None,
+        secrets: bytes | None = None,
+        blobs: Sequence[Blob] = (),
+    ) -> str: ...
+
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
+
+
+class CreatingHost(Protocol):
+    """The server, as far as runs are created."""
+
+    @property
+    def engine(self) -> Creating: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
+
+
+Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
+"""The warnings about unknown fields; raises where they are refused."""
+
+
+async def create_run(
+    app: CreatingHost,
+    principal: Principal,
+    raw: bytes,
+    *,
+    idempotency: IdempotencyKey | None = None,
+    warn: Warn = request_warnings,
+) -> Created:
+    """Creates the run that a request's body describes."""
+    body = await parsed(parse_run, raw)
+    warnings = warn(body.unknown)
+    run_id = await create_checked(
+        app,
+        principal,
+        body,
+        requested_by=principal.who,
+        idempotency=idempotency,
+        replaces=principal.may_change_agents,
+    )
+    return Created(run_id, warnings)
+
+
+async def create_checked(
+    app: CreatingHost,
+    caller: Caller,
+    body: RunBody,
+    *,
+    requested_by: str,
+    idempotency: IdempotencyKey | None = None,
+    replaces: bool = False,
+) -> str:
+    """Creates the run of a body that is valid; returns its id. `replaces` as in `effective`."""
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, caller.workspace, agent_id)
+    agents.require_named(caller, agent_id)
+    earlier = idempotency and await app.engine.created_before(caller.workspace, idempotency)
+    if earlier:  # whatever has become of its agent, models and tools since
+        return earlier
+    whole = RunSpec(body.spec, body.secrets)
+    if agent_id is not None:
+        whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
+    try:
+        return await app.engine.create(
+            caller.workspace,
+            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
+            sent=whole.spec,
+            metadata=encode(body.metadata).decode(),
+            idempotency=idempotency,
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=caller.workspace),
+            blobs=body.blobs,
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
