@@ -132,6 +132,7 @@ def test_a_snapshot_always_has_every_key(status: Status) -> None:
         "usageEstimated",
         "errorCode",
         "inDoubt",
+        "parentRunId",
         "cancelReceipt",
         "awaits",
         "finishReason",

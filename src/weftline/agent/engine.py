@@ -469,8 +469,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             if changes.model is not None:
                 plan = replace(plan, model=await self._starter.model_id(changes.model))
             plan = point.continued(changes.applied(plan, None), message=changes.message)
-            run_id = await host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
-            return run_id, None
+            return await self._fork(host, point, plan), None
         agent = agent or self._tools.find(plan.code)
         if agent is None:
             raise InvalidRequest(f"The agent {plan.code!r} of the run is not registered here: give it to the fork.")
@@ -479,8 +478,15 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         if changes.model is not None or not isinstance(model, str):
             plan = replace(plan, model=await self._starter.model_id(model, by=name))
         plan = point.continued(changes.applied(replace(plan, code=name), agent), message=changes.message)
-        creating = host.create(self._workspace, plan, sent=point.sent, blobs=point.blobs, origin=point.origin)
+        creating = self._fork(host, point, plan)
         return await (creating if self.durable else self._created(creating, name)), agent
+
+    async def _fork(self, host: Runtime, point: ForkPoint, plan: RunPlan) -> str:
+        from weftline.replay.forking import create_fork
+        from weftline.workspace.threads import Branches
+
+        branches = Branches(self.workspaces)
+        return await create_fork(host, branches, point, plan, workspace=self._workspace, sent=point.sent)
 
     async def _place(self, prompt: str | None, options: RunOptions[Any]) -> int | None:
         name = options.get("thread")

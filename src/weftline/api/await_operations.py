@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.operator import operator_name
 from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
 from weftline.api.views import await_views
 from weftline.errors import NotFound
@@ -76,10 +76,9 @@ async def list_awaits(
 
 
 async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any]) -> AnsweredAwait:
-    """Whoever can open the control socket is the server's own user, and answers under that name."""
     row = await _find(logs, run)
     sent, _ = parsed_as(AnswerModel, body)
-    by = f"operator:{getpass.getuser()}"
+    by = operator_name()
     outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)
     return AnsweredAwait(id=id, run_id=run, outcome=outcome, by=by)
 

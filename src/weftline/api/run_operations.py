@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from weftline.agent.imported import import_export
 from weftline.api.forking import Forking, fork_run, parse_fork
+from weftline.api.operator import operator_name
 from weftline.api.schemas.awaits import (
     Acknowledged,
     MessageToRunModel,
@@ -95,21 +95,21 @@ class ControlledRuns(Protocol):
 
 async def pause(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
     sent, _ = parsed_as(PauseModel, body)
-    by = _operator()
+    by = operator_name()
     await logs.pause((await _row(logs, run)).key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
 
 async def resume(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
     sent, _ = parsed_as(ResumeModel, body)
-    key, by = (await _row(logs, run)).key, _operator()
+    key, by = (await _row(logs, run)).key, operator_name()
     await logs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
 
 async def message(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> QueuedMessage:
     sent, _ = parsed_as(MessageToRunModel, body)
-    key, by = (await _row(logs, run)).key, _operator()
+    key, by = (await _row(logs, run)).key, operator_name()
     send = logs.steer if sent.mode == "steer" else logs.follow_up
     return QueuedMessage(id=await send(key, sent.text, by=by, labels=sent.labels), by=by)
 
@@ -122,12 +122,7 @@ async def _row(logs: ControlledRuns, run: str) -> RunRow:
     return row
 
 
-def _operator() -> str:
-    """Whoever can open the control socket is the server's own user, and speaks under that name."""
-    return f"operator:{getpass.getuser()}"
-
-
 async def fork(at: Workspaces, logs: EndedLogs, store: Store, *, run: str, changes: dict[str, Any]) -> str:
     row = await find_run(store.log, run)
     asked, _ = parse_fork(changes)
-    return await fork_run(logs, at, row, asked, requested_by=_operator())
+    return await fork_run(logs, at, row, asked, requested_by=operator_name())

@@ -32,6 +32,7 @@ class RunSource(Protocol):
     """Where a run is read: an engine, or a store."""
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
+    async def parent(self, row: RunRow) -> str | None: ...
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]: ...
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
@@ -66,6 +67,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
     session_id = await engine.session_id(row.listed_under)
     in_doubt = await _in_doubt(engine, row)
+    parent = await engine.parent(row)
     pause = await _latest_pause(engine, row)
 
     def made() -> RunView:
@@ -78,6 +80,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
                 created=first.body if first is not None else None,
                 ended=_end(last),
                 in_doubt=_calls(in_doubt),
+                parent=parent,
                 pause=_pause(pause),
             )
         except UNREADABLE:

@@ -21,6 +21,7 @@ from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.names import StoredNames
+from weftline.runtime.parents import parent_of
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
@@ -48,6 +49,8 @@ class RunQuery(Struct, frozen=True, kw_only=True):
     status: str | None = None
     agent: str | None = None
     session: str | None = None
+    children: bool = False
+    """With a session: also the runs of subagents below its runs."""
     in_doubt: bool = False
     """Only those with a call that may or may not have happened. Neither servers nor stores have an index of them."""
 
@@ -104,6 +107,7 @@ class ServerRuns:
                 "status": wanted.status,
                 "agentId": wanted.agent,
                 "sessionId": wanted.session,
+                "children": "true" if wanted.children else None,
                 "cursor": cursor,
             }
             page = await self._page(asked)
@@ -169,6 +173,7 @@ class StoredRuns:
             workspace=await self._key(),
             statuses=statuses,
             thread=thread,
+            with_children=wanted.children,
             agents=(wanted.agent, *await self._store.records.read(ids_by_slug(wanted.agent))) if wanted.agent else (),
         )
         before = None if wanted.cursor is None else key_of(wanted.cursor)
@@ -205,6 +210,9 @@ class StoredRuns:
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
+
+    async def parent(self, row: RunRow) -> str | None:
+        return await parent_of(self._store.log, row)
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
         return await self._store.log.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)

@@ -45,6 +45,9 @@ def command() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="All of them, however many.")
 @click.option("--cursor", metavar="CURSOR", help="Where an earlier list ended.")
+@click.option(
+    "--children", is_flag=True, help="With --session, also the runs of subagents. Each is shown below its parent."
+)
 @click.option("--in-doubt", is_flag=True, help="Only runs with a call that may or may not have happened.")
 @click.option("--unsupported", is_flag=True, help="Unfinished runs written by a newer version, and why.")
 @URL
@@ -58,6 +61,7 @@ def list_runs(
     limit: int,
     everything: bool,
     cursor: str | None,
+    children: bool,
     in_doubt: bool,
     unsupported: bool,
     url: str | None,
@@ -78,7 +82,15 @@ def list_runs(
     from weftline.cli.terminal import is_terminal
 
     max_runs = None if everything else limit
-    wanted = RunQuery(limit=max_runs, cursor=cursor, status=status, agent=agent, session=session, in_doubt=in_doubt)
+    wanted = RunQuery(
+        limit=max_runs,
+        cursor=cursor,
+        status=status,
+        agent=agent,
+        session=session,
+        children=children,
+        in_doubt=in_doubt,
+    )
 
     async def find() -> RunList:
         async with _runs(chosen_url(url), workspace, db) as runs:
@@ -88,7 +100,7 @@ def list_runs(
     if as_json or not is_terminal():
         show_all(found.runs, id_field="id", as_json=as_json)
     else:
-        _show_table(found.runs)
+        _show_table(_as_tree(found.runs) if children else [(run, 0) for run in found.runs])
     if found.next_cursor is not None:
         more = f"--all, a larger --limit, or --cursor {found.next_cursor}"
         click.echo(f"These are the newest {len(found.runs)}; there are more: {more}.", err=True)
@@ -216,12 +228,38 @@ def _interruptible(work: Coroutine[Any, Any, int]) -> int:
         return INTERRUPTED
 
 
-def _show_table(runs: list[dict[str, Any]]) -> None:
+def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Each run with its depth, right below its parent, the oldest child first. One whose parent is not here is at the
+    top."""
+    listed = {run["id"] for run in runs}
+    below: dict[str | None, list[dict[str, Any]]] = {}
+    for run in runs:
+        parent = run.get("parentRunId")
+        below.setdefault(parent if parent in listed else None, []).append(run)
+    found: list[tuple[dict[str, Any], int]] = []
+    left = [(run, 0) for run in reversed(below.get(None, []))]
+    while left:
+        run, depth = left.pop()
+        found.append((run, depth))
+        left += [(child, depth + 1) for child in below.get(run["id"], ())]
+    return found
+
+
+def _show_table(runs: list[tuple[dict[str, Any], int]]) -> None:
+    """`runs` with their depth in the tree."""
     from weftline.cli.terminal import STATUS_COLOURS, ago, show_table
 
     rows = [
-        (run["id"], _status(run), run["name"], _model(run), ago(run["createdAt"]), _number(run["turns"]), _cost(run))
-        for run in runs
+        (
+            f"└{'─' * (2 * depth - 1)} {run['id']}" if depth else run["id"],
+            _status(run),
+            run["name"],
+            _model(run),
+            ago(run["createdAt"]),
+            _number(run["turns"]),
+            _cost(run),
+        )
+        for run, depth in runs
     ]
     names = ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST")
     show_table(names, rows, colours=STATUS_COLOURS, whole=["RUN"])
@@ -240,6 +278,7 @@ def _show_run(run: dict[str, Any]) -> None:
         "reason": run.get("reason"),
         "name": run["name"],
         "session": run["sessionId"],
+        "parent": run.get("parentRunId"),
         "model": _model(run),
         "created": run["createdAt"],
         "finished": run["finishedAt"],

@@ -65,6 +65,8 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     id: str
     status: str
     session_id: str | None = None
+    parent_run_id: str | None = None
+    """Set if the run carries out a call of another one."""
     name: str = ""
     final_text: str | None = None
     error: str | None = None

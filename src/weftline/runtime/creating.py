@@ -105,6 +105,7 @@ class RunCreator:
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
+        history: Sequence[bytes] = (),
     ) -> str:
         """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
@@ -138,6 +139,7 @@ class RunCreator:
                 idempotency=idempotency,
                 secrets=secrets,
                 blobs=tuple(blobs),
+                history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self.residents.log.mark(run, outside=True)

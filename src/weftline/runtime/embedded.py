@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self, Unpack
+from types import CoroutineType, TracebackType
+from typing import Any, Self, Unpack
 
 from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
@@ -285,8 +285,8 @@ class EmbeddedEngine(StoredRuns):
         """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
 
-    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
-        return await self._creator.create(workspace, plan, **options)
+    def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> CoroutineType[Any, Any, str]:
+        return self._creator.create(workspace, plan, **options)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)

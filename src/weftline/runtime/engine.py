@@ -50,6 +50,8 @@ class CreateOptions(TypedDict, total=False):
     """The contents that the plan's messages name."""
     origin: Origin | None
     """Where a fork begins."""
+    history: Sequence[bytes]
+    """The messages before that, which its thread begins with."""
 
 
 class EntryBatch(Struct, eq=False):
@@ -371,6 +373,10 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def parent(self, row: RunRow) -> str | None:
+        """The id of the run whose call a child run carries out."""
         ...
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:

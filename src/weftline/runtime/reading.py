@@ -10,6 +10,7 @@ from weftline.runtime.below import awaits_of
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.opening import Names
+from weftline.runtime.parents import parent_of
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
@@ -30,6 +31,10 @@ class StoredRuns:
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
+
+    async def parent(self, row: RunRow) -> str | None:
+        """The id of the run whose call a child run carries out."""
+        return await parent_of(self._log_store, row)
 
     async def calls(self, row: RunRow) -> list[LoggedCall]:
         """The calls of a run that were announced, in that order."""

@@ -271,7 +271,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=options.connections.keep_alive_s,  # pyright: ignore[reportArgumentType]  # any number
             timeout_graceful_shutdown=5,
             backlog=2048,
         ),

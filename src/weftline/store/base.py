@@ -77,6 +77,8 @@ class NewRun(Struct):
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
     """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
+    history: tuple[bytes, ...] = ()
+    """What was said elsewhere before a fork. Its thread, which is new, begins with these messages."""
 
 
 class ThreadEnd(Struct):

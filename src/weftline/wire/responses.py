@@ -231,6 +231,7 @@ class RunView(Struct, frozen=True):
     forked_from: ForkedFrom | None = None
     outline: PlanOutline = PlanOutline()
     """Empty if the plan was not read, or retention has removed it."""
+    parent: str | None = None
 
 
 class FailureReason(Struct, rename="camel"):
@@ -242,6 +243,8 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     id: str
     run_id: str
     session_id: str | None
+    parent_run_id: str | None
+    """Of a child run: the run whose call it carries out."""
     status: WireStatus
     paused: bool
     reason: str | None
@@ -317,6 +320,7 @@ def _summary(run: RunView) -> RunSummary:
         id=run.id,
         run_id=run.id,
         session_id=run.session_id,
+        parent_run_id=run.parent,
         status="running" if run.status == "paused" else run.status,
         paused=run.status == "paused",
         reason=run.reason,

@@ -47,10 +47,11 @@ def run_view(
     created: bytes | None,
     ended: tuple[RunEnded, bytes] | None,
     in_doubt: Sequence[CallName],
+    parent: str | None,
     pause: RunPaused | None,
 ) -> RunView:
     """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, and
-    `pause` the one that holds the run until it is resumed.
+    `pause` the one that holds the run until it is resumed; `parent` is the run whose call this one carries out.
     """
     outline = _outline(created)
     run = RunView(
@@ -59,6 +60,7 @@ def run_view(
         created_us=row.created_at,
         spec=_spec(created),
         session_id=session_id,
+        parent=parent,
         name=row.name,
         metadata=_decode_metadata(row.metadata),
         labels=outline.labels,

@@ -104,6 +104,9 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
         async def receipt(self, key: int) -> CancelReceipt:
             raise AssertionError("its calls were read")
 
+        async def parent(self, row: RunRow) -> str | None:
+            return None
+
     row = RunRow(
         1, "s", 1, None, "n", None, "{}", "running", 1, 1, None, 5, 1, 1, 0, 1, 1, 0, False, b"", 1, 1, 0, 0, 0
     )

@@ -115,13 +115,11 @@ class MemoryDisk:
         for blob in blobs:
             self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
 
-    def let_go_of_blobs(self, run: MemoryRun) -> None:
-        """Removes what this run alone has named; its thread names the blobs of a run that succeeded."""
-        row = run.row
-        if row.thread is not None and row.status == "succeeded":
-            return
+    def let_go_of_blobs(self, run: MemoryRun, *, messages: Sequence[bytes] = ()) -> None:
+        """Removes what this run alone has named, except for what its thread's messages still name."""
         for place, (_, runs) in list(self.blobs.items()):
-            runs.discard(row.key)
+            if run.row.key in runs and not any(place[1].encode() in message for message in messages):
+                runs.discard(run.row.key)
             if not runs:
                 del self.blobs[place]
 

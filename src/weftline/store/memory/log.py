@@ -210,7 +210,8 @@ class MemoryLog:
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
         for run in old:
-            self._disk.let_go_of_blobs(run)
+            messages = [] if run.row.thread is None else thread_queue.messages(self._records, run.row.thread)
+            self._disk.let_go_of_blobs(run, messages=messages)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _row_view(self, run: MemoryRun) -> RunRow:
@@ -285,17 +286,21 @@ class MemoryLog:
             place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
+            self._add_messages(write, new.thread, new.history)
         if used is not None and new.idempotency is not None:
             disk.idempotency[used] = (new.idempotency.digest, write.key)
         return None
+
+    def _add_messages(self, write: Write, thread: int, messages: Sequence[bytes]) -> None:
+        if messages:
+            rows = [(message, None) for message in messages]
+            thread_queue.add_messages(self._records, thread, rows, run=write.key, format=write.format)
 
     def _end_in_thread(self, write: Write) -> int | None:
         """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
         end, records = write.thread_end, self._records
         assert end is not None
-        if end.messages:
-            messages = [(message, None) for message in end.messages]
-            thread_queue.add_messages(records, end.thread, messages, run=write.key, format=write.format)
+        self._add_messages(write, end.thread, end.messages)
         if thread_queue.active_run(records, end.thread) != write.key:
             return None
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]
