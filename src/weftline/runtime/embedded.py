@@ -41,6 +41,7 @@ from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
+from weftline.runtime.finding import given_key
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -511,7 +512,10 @@ class EmbeddedEngine(StoredRuns):
                 owner = (ids.run_id(key, row.salt), row.workspace)
             if owner == (run_id, workspace):
                 return key
-        raise no_such_run()
+        given = await given_key(self._log_store, run_id, workspace=workspace)
+        if given is None:
+            raise no_such_run()
+        return given
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

@@ -83,6 +83,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return self._row_view(run) if run else None
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return sorted([key for where, key in self._disk.given.get(run_id, {}).items() if workspace in (None, where)])
+
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
         if wanted.by_change:
@@ -243,6 +246,8 @@ class MemoryLog:
         for child in write.children:
             if child.key in self._disk.runs:
                 return Written("conflict", error=already_there(f"run {child.key}"))
+            if child.new is not None and self._disk.is_taken(child.new.salt, workspace=child.new.workspace):
+                return Written("conflict", error=already_there("a run with this id"))
         written = Written(first_seq=write.base_seq)
         run = self._disk.runs.get(write.key)
         if write.new is not None:
@@ -275,6 +280,8 @@ class MemoryLog:
             return moved_on()
         if write.key in disk.runs:
             return Written("conflict", error=already_there(f"run {write.key}"))
+        if disk.is_taken(new.salt, workspace=new.workspace):
+            return Written("conflict", error=already_there("a run with this id"))
         used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
