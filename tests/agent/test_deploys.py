@@ -19,14 +19,16 @@ from weftline.agent.options import RunOptions
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
-from weftline.kernel.deploys import Change, DeployAdopted, Digests
+from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part
 from weftline.kernel.entries import decode_fact
 from weftline.messages import ToolResults
 from weftline.plan import RunPlan, decode_plan
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
+from weftline.runtime.deploys import question
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.digests import source_of
+from weftline.tools.base import Tool
+from weftline.tools.digests import declared, source_of
 
 
 def catalog(model: ScriptedModel) -> Catalog:
@@ -51,6 +53,17 @@ def pay_otherwise(amount: int) -> str:
 def pay_again(amount: int) -> str:
     """Pays."""
     return f"Paid {amount}."
+
+
+def paying(**options: Any) -> Tool:
+    """The tool `pay`, with other options."""
+
+    @tool(effect="idempotent", **options)
+    def pay(amount: int) -> str:
+        """Pays."""
+        return f"Paid {amount}."
+
+    return pay
 
 
 @hook(ToolGate)
@@ -98,6 +111,19 @@ async def test_a_run_records_what_it_rests_on_and_each_part_changes_alone(tmp_pa
     assert changed(before, await of(billing(tools=[pay_again]))) == {"tools"}, "its effect"
     assert changed(before, await of(billing(tools=[pay_otherwise]))) == {"code"}, "its source"
     assert changed(before, await of(billing(hooks=[look]))) == {"code"}, "a hook"
+    rules: list[dict[str, Any]] = [
+        {"confirm": "Pay {amount}?"},
+        {"confirm": "Pay {amount} now?"},
+        {"confirm": "Pay {amount}?", "approvers": ["user:ann"]},
+        {"confirm": "Pay {amount}?", "approvers": ["user:ben"]},
+        {"in_doubt": "ask"},
+        {"tags": ["costly"]},
+        {"bookkeeping": True},
+        {"terminal": True},
+    ]
+    assert len({declared(paying(**rule)) for rule in [{}, *rules]}) == len(rules) + 1, "each of its rules"
+    assert before == await of(billing(tools=[paying()]))
+    assert changed(before, await of(billing(tools=[paying(**rules[0])]))) == {"tools"}
     version = await of(billing(), code_version="1")
     assert changed(before, version) == {"code"}, "the operator's word in place of the source"
     assert version == await of(billing(tools=[pay_otherwise]), code_version="1")
@@ -143,6 +169,18 @@ def test_the_source_of_what_has_none_is_its_name() -> None:
     assert source_of(space["typed_in"]) == "typed.typed_in"
     assert source_of(len) == "builtins.len"
     assert source_of(partial(look.fn)) == source_of(look.fn) != ""
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (["tools"], "The tools of this run have changed."),
+        (["code"], "The code of this run has changed."),
+        (["prompt", "tools", "code"], "The prompt, tools and code of this run have changed."),
+    ],
+)
+def test_people_are_asked_in_words(parts: list[Part], says: str) -> None:
+    assert question({part: Change("a", "b") for part in parts}).startswith(says)
 
 
 def test_an_unknown_policy_is_refused() -> None:

@@ -13,7 +13,7 @@ from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, T
 from weftline.agent.offline import AgentsToday
 from weftline.agent.replaying import replay_stored
 from weftline.agent.run import Run
-from weftline.api.operations import StoredLogs
+from weftline.api.stored_logs import StoredLogs
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import FORMAT
 from weftline.replay.importing import import_runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Any
 
 from msgspec import Struct
@@ -10,10 +9,11 @@ from msgspec.json import encode
 
 from weftline.agent.budget_views import find_run
 from weftline.api import budget_views
+from weftline.api.operator import operator_name, operator_of
 from weftline.api.schemas.budgets import BudgetUse, budget_json, parse_budget
 from weftline.runtime.names import StoredNames
 from weftline.store.base import LogReader, Store
-from weftline.workspace import budgets, workspaces
+from weftline.workspace import budgets
 from weftline.workspace.context import Workspaces
 
 
@@ -22,13 +22,6 @@ class BudgetPage(Struct, frozen=True):
 
     items: list[BudgetUse]
     after: None = None
-
-
-class _Operator(Struct, frozen=True):
-    """Whoever can open the store is the server's own user, and may use every agent."""
-
-    workspace: int
-    agents: tuple[str, ...] = ()
 
 
 class _Names(Struct, frozen=True):
@@ -42,17 +35,17 @@ class _Names(Struct, frozen=True):
 async def set_budget(at: Workspaces, store: Store, *, workspace: str, budget: dict[str, Any]) -> BudgetUse:
     """`budget` is the JSON that the HTTP API takes."""
     sent = parse_budget(encode(budget))
-    caller = _Operator(await workspaces.find(at, workspace))
+    caller = await operator_of(at, workspace)
     about = await budget_views.subject(
         at, caller, _Names(store.log, StoredNames(store.records)), level=sent.level, id=sent.id
     )
-    return budget_json(await budgets.set_limits(at, caller, about, sent.limits, by=f"operator:{getpass.getuser()}"))
+    return budget_json(await budgets.set_limits(at, caller, about, sent.limits, by=operator_name()))
 
 
 async def list_budgets(
     at: Workspaces, store: Store, *, workspace: str, run: str | None = None, after: int = 0
 ) -> BudgetPage:
-    caller = _Operator(await workspaces.find(at, workspace))
+    caller = await operator_of(at, workspace)
     logs = _Names(store.log, StoredNames(store.records))
     if run is None:
         found = await budget_views.of_workspace(at, caller, logs)

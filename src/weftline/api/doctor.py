@@ -19,7 +19,7 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.plan import RunPlan, agent_of, decode_plan
 from weftline.runtime import ids
-from weftline.runtime.deploys import Knows, changes_of
+from weftline.runtime.deploys import Knows, changes_of, have, parts_of
 from weftline.runtime.receipts import stored_doubts
 from weftline.runtime.supported import unsupported
 from weftline.store.awaits import AwaitFilter, OpenAwait
@@ -125,16 +125,15 @@ class _Look:
         changed = changes_of(plan, self._present, before=await self._rests_on(row, plan))
         if not changed:
             return []
-        parts = " and ".join(changed)
-        have = "has" if len(changed) == 1 else "have"
+        is_new = f"Its {parts_of(changed)} {have(changed)} changed"
         policy = plan.limits.on_deploy
         match policy:
             case "adopt":
-                what = f"Its {parts} {have} changed: it continues with the new version."
+                what = f"{is_new}: it continues with the new version."
             case "pin":
-                what = f"Its {parts} {have} changed: it waits for the code that it started with."
+                what = f"{is_new}: it waits for the code that it started with."
             case "ask":
-                what = f"Its {parts} {have} changed: it asks a person before it continues."
+                what = f"{is_new}: it asks a person before it continues."
         found = [
             self._of_run(
                 row, "deploy", what, agent=agent, policy=policy, changed=changed, needs_person=policy != "adopt"

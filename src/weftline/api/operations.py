@@ -18,6 +18,7 @@ from weftline.api.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.api.budget_operations import list_budgets, set_budget
 from weftline.api.control import Operation
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
+from weftline.api.operated import operated_run
 from weftline.api.run_operations import (
     ControlledRuns,
     EndedLogs,
@@ -51,22 +52,13 @@ from weftline.api.schemas.webhooks import (
     webhook_json,
 )
 from weftline.api.views import cancelled
-from weftline.errors import Conflict, NotFound, WeftlineError
-from weftline.kernel.entries import AwaitOutcome
-from weftline.plan import RunPlan
+from weftline.errors import NotFound, WeftlineError
 from weftline.runtime import ids
-from weftline.runtime.added import add_ended
-from weftline.runtime.answering import Answer
-from weftline.runtime.below import awaits_of
-from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
-from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, LogReader, LogStore, RunFilter, RunRow, Store, Write, Written
+from weftline.store.base import RunFilter, RunRow, Store
 from weftline.store.copies import Copied
-from weftline.store.naming import db_option
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
@@ -102,79 +94,6 @@ class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
-
-
-class StoredLogs:
-    """The logs of a store without an engine."""
-
-    def __init__(self, store: LogStore, *, folder: Path | None = None) -> None:
-        self._store = store
-        self._folder = folder
-
-    async def row(self, key: int) -> RunRow | None:
-        return await self._store.run(key)
-
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        return await self._store.runs(wanted)
-
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Which models and tools there are is known to a server alone."""
-
-    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
-        return await self._store.trim(before=before, after=after, workspace=workspace)
-
-    async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
-        raise self._nobody("cancel the run")
-
-    async def pause(self, key: int, **options: Any) -> None:
-        raise self._nobody("pause the run")
-
-    async def resume(self, key: int, **options: Any) -> None:
-        raise self._nobody("resume the run")
-
-    async def steer(self, key: int, text: str, **options: Any) -> str:
-        raise self._nobody("send the message")
-
-    async def follow_up(self, key: int, text: str, **options: Any) -> str:
-        raise self._nobody("send the message")
-
-    def _nobody(self, what: str) -> Conflict:
-        return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
-
-    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        return await awaits_of(self._store, wanted)
-
-    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
-        raise self._nobody("answer")
-
-    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
-        return None
-
-    async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        return await add_ended(self._store, write)
-
-    @property
-    def logs(self) -> LogReader:
-        return self._store
-
-    async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
-        raise self._nobody("start the run")
-
-    async def calls(self, row: RunRow) -> list[LoggedCall]:
-        return await calls_of(self._store, row, store_id=self._store.id)
-
-    async def grants(self, row: RunRow) -> list[LoggedGrant]:
-        return await grants_of(self._store, row)
-
-    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
-        store = self._store
-        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
-
-    async def resume_all(self) -> Resumed:
-        held = self._store.held
-        if held:
-            await self._store.lift_hold()
-        return Resumed(held, await self._store.unfinished())
 
 
 def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]:
@@ -229,12 +148,12 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
         "runs.import": partial(import_file, at, logs, store),
-        "runs.fork": partial(fork, at, logs, store),
+        "runs.fork": partial(fork, at, logs),
         "budgets.list": partial(list_budgets, at, store),
         "budgets.set": partial(set_budget, at, store),
-        "calls.list": partial(list_calls, logs, store),
+        "calls.list": partial(list_calls, at, logs),
         "calls.in_doubt": partial(list_doubts, at, logs),
-        "grants.list": partial(list_grants, at, logs, store),
+        "grants.list": partial(list_grants, at, logs),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,
@@ -424,7 +343,7 @@ async def _list_deliveries(
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        run = await logs.row(row.run)
+        run = await logs.logs.run(row.run)
         found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
@@ -470,11 +389,8 @@ async def _shrink(store: Store) -> int:
     return freed
 
 
-async def _cancel_run(at: Workspaces, logs: Logs, *, id: str) -> Cancelled:
-    parsed = ids.parse(id, prefix="run_")
-    row = await logs.row(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1]:
-        raise NotFound(f"There is no run {id!r}.")
+async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
+    row = await operated_run(at, logs.logs, id, workspace=workspace)
     return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 

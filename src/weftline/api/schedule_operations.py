@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.api.creating import Creating
+from weftline.api.operator import operator_name, operator_of
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
     ListedSchedule,
@@ -23,7 +23,7 @@ from weftline.errors import WeftlineError
 from weftline.plan import RunPlan
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
-from weftline.workspace import schedules, workspaces
+from weftline.workspace import schedules
 from weftline.workspace.context import Workspaces
 from weftline.workspace.schedules import Changes
 
@@ -43,13 +43,6 @@ class SchedulePage(Struct, frozen=True):
     after: None = None
 
 
-class _Operator(Struct, frozen=True):
-    """Whoever can open the store is the server's own user, and may use every agent."""
-
-    workspace: int
-    agents: tuple[str, ...] = ()
-
-
 class _Host(Struct, frozen=True):
     workspaces: Workspaces
     engine: Creating
@@ -61,8 +54,8 @@ async def create_schedule(
     """`schedule` is the JSON that the HTTP API takes."""
     sent = parse_schedule(encode(schedule))
     assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
-    caller = await _operator(at, workspace)
-    work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=_who())
+    caller = await operator_of(at, workspace)
+    work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=operator_name())
     warnings = await _warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
     enabled = sent.fields.enabled is not False
     row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
@@ -70,17 +63,17 @@ async def create_schedule(
 
 
 async def list_schedules(at: Workspaces, logs: SchedulingLogs, *, workspace: str, after: int = 0) -> SchedulePage:
-    rows = await schedules.visible(at, await _operator(at, workspace))
+    rows = await schedules.visible(at, await operator_of(at, workspace))
     return SchedulePage([listed_schedule_json(row) for row in rows])
 
 
 async def switch_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str, enabled: bool) -> Schedule:
-    return schedule_json(await schedules.change(at, await _operator(at, workspace), id, Changes(enabled=enabled)))
+    return schedule_json(await schedules.change(at, await operator_of(at, workspace), id, Changes(enabled=enabled)))
 
 
 async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
     """The id of the run."""
-    caller = await _operator(at, workspace)
+    caller = await operator_of(at, workspace)
     row = await schedules.find(at, caller, id)
     run_id = await start_now(_Host(at, logs), caller, row)
     await schedules.started(at, row, run_id)
@@ -88,7 +81,7 @@ async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, 
 
 
 async def delete_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
-    await schedules.delete(at, await _operator(at, workspace), id)
+    await schedules.delete(at, await operator_of(at, workspace), id)
     return id
 
 
@@ -103,11 +96,3 @@ async def _warnings(
         missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
         return [*(warnings or ()), missing]
     return warnings
-
-
-async def _operator(at: Workspaces, workspace: str) -> _Operator:
-    return _Operator(await workspaces.find(at, workspace))
-
-
-def _who() -> str:
-    return f"operator:{getpass.getuser()}"

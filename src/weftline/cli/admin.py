@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from weftline.api.control import send_order
-from weftline.api.operations import StoredLogs, operations
+from weftline.api.operations import operations
+from weftline.api.stored_logs import StoredLogs
 from weftline.errors import StoreError, WeftlineError
 from weftline.runtime.clock import SystemClock
 from weftline.store import open_store, owner_of

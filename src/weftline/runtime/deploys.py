@@ -8,7 +8,7 @@ model call or tool, whether it may go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Raw, Struct
@@ -70,10 +70,16 @@ def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
 
 def question(changed: Mapping[Part, Change]) -> str:
     """What a person is asked about a run that a deploy would change."""
-    have = "has" if len(changed) == 1 else "have"
-    parts = _listed(list(changed))
-    return f"The {parts} of this run {have} changed. May it continue with the new version? Otherwise it is cancelled."
+    what = f"The {parts_of(changed)} of this run {have(changed)} changed."
+    return f"{what} May it continue with the new version? Otherwise it is cancelled."
 
 
-def _listed(names: Sequence[str]) -> str:
+def parts_of(changed: Mapping[Part, Change]) -> str:
+    """`prompt, tools and code`."""
+    names = list(changed)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def have(changed: Mapping[Part, Change]) -> str:
+    """The verb that goes with these parts: the code has changed, the tools have."""
+    return "have" if len(changed) > 1 or "tools" in changed else "has"

@@ -31,14 +31,28 @@ def digest(*parts: str | bytes) -> str:
 
 
 def declared(tool: Tool) -> str:
-    """Of what models and the runtime are told about a tool: its name, description, schema and effect."""
+    """Of what models and the runtime are told about a tool: its name, description, schema and effect, what people are
+    asked about its calls, and what policies know it by.
+    """
     spec = tool.spec
     schema = bytes(spec.parameters)
     try:
         schema = canonical(schema)
     except NotCanonical:
         pass  # it is what it is
-    return digest(spec.name, spec.description, schema, tool.effect)
+    return digest(spec.name, spec.description, schema, tool.effect, *_rules(tool))
+
+
+def _rules(tool: Tool) -> list[str]:
+    """Nothing for a tool without any, which most are."""
+    rules: dict[str, list[str]] = {
+        "asks": list(getattr(tool, "asks", ())),
+        "in_doubt": [getattr(tool, "in_doubt", None) or ""],
+        "tags": sorted(getattr(tool, "tags", ())),
+        "bookkeeping": ["yes" if getattr(tool, "bookkeeping", False) else ""],
+        "terminal": ["yes" if getattr(tool, "terminal", False) else ""],
+    }
+    return [digest(name, *words) for name, words in rules.items() if any(words)]
 
 
 def written(tool: Tool) -> str:

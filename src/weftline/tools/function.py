@@ -216,6 +216,15 @@ class FunctionTool(Generic[P, R, D]):
         own = (self._reconcile, self._confirm)
         return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What people are asked before each call, and who may decide; empty if nobody is asked. A function in place of
+        the question is among `functions`.
+        """
+        if self._confirm is None:
+            return ()
+        return (self._confirm if isinstance(self._confirm, str) else "by code", *sorted(self._approvers))
+
     @cached_property
     def injected(self) -> tuple[str, ...]:
         """The arguments that a run fills in."""

@@ -11,7 +11,8 @@ import pytest
 
 from commands import weftline_beside
 from weftline.api import operations as at_work
-from weftline.api.operations import StoredLogs, operations
+from weftline.api.operations import operations
+from weftline.api.stored_logs import StoredLogs
 from weftline.runtime.clock import SystemClock
 from weftline.store.memory import MemoryStore
 from weftline.store.sqlite import retention

@@ -61,7 +61,6 @@ class SimModel:
         request.native += [encode(message) for message in request.messages[len(request.native) :]]
         messages = tuple([decode_message(native or b"") for native in request.native])
         asked = Asked(len(life.ledger.asked), tag, life.number, life.bases[tag], messages)
-        asked.begun_s = asyncio.get_running_loop().time()
         life.ledger.asked.append(asked)
         life.trace.note(f"model: {tag} turn {asked.basis.turn}.{asked.basis.attempt} is request {asked.number}")
         life.witness.model_asked(asked)

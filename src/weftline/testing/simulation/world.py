@@ -49,7 +49,6 @@ class Asked(Struct):
     messages: tuple[Message, ...]
     """The conversation as the model got it."""
     reported: Usage | None = None
-    begun_s: float = 0.0
     ended_s: float = 0.0
     ended: str = ""
     """done, failed, aborted, or crashed; empty while it is under way."""

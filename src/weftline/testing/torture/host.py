@@ -119,7 +119,6 @@ class Host:
             return
         if other.returncode == 0 or b"in use" not in output:
             self._ledger.fault(f"a second server ended with {other.returncode}: {output[-300:]!r}")
-        self._ledger.refused_servers += 1
 
     async def died_within(self, seconds: float) -> bool:
         """Whether the process ends on its own in that time, which is allowed only on a full disk."""

@@ -76,7 +76,6 @@ class Ledger(Struct):
     """By session, its orders as they were accepted."""
     views: list[View] = []
     deliveries: list[Delivery] = []
-    refused_servers: int = 0
     mishaps: dict[str, int] = {}
     faults: list[str] = []
 
