@@ -124,7 +124,8 @@ def _send(
     else:
         from weftline.cli.admin import administer
 
-        response = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), body=body)
+        run = asyncio.run(_completed(run_id, workspace, db))
+        response = administer(db, f"runs.{verb}", run=run, body=body, workspace=workspace)
     click.echo(json.dumps(response) if as_json else done or response["id"])
 
 

@@ -53,7 +53,8 @@ def command(
         from weftline.cli.admin import administer
         from weftline.cli.ended_runs import completed
 
-        forked = administer(db, "runs.fork", run=asyncio.run(completed(run_id, workspace, db)), changes=changes)
+        run = asyncio.run(completed(run_id, workspace, db))
+        forked = administer(db, "runs.fork", run=run, changes=changes, workspace=workspace)
     click.echo(json.dumps({"run": forked, "turn": turn}) if as_json else forked)
 
 

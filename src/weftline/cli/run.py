@@ -38,6 +38,7 @@ class RunRequest(Struct, frozen=True):
     workspace: str | None
     attachments: Sequence[str] = ()
     """Paths of files, or addresses."""
+    run_id: str | None = None
 
     def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
         from weftline.client.attachments import attachments_on_wire
@@ -55,6 +56,7 @@ class RunRequest(Struct, frozen=True):
             "systemPrompt": self.system,
             "tools": tools,
             "attachments": attachments or None,
+            "runId": self.run_id,
         }
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
@@ -76,6 +78,7 @@ class RunRequest(Struct, frozen=True):
     metavar="FILE",
     help="An image or a file to send along, or its address; may be repeated.",
 )
+@click.option("--run-id", metavar="ID", help="What the run is to be known by, in place of a generated id.")
 @URL
 @WORKSPACE
 @click.option(
@@ -94,6 +97,7 @@ def command(
     system: str | None,
     tools: Path | None,
     attachments: tuple[str, ...],
+    run_id: str | None,
     url: str | None,
     workspace: str | None,
     db: Path | None,
@@ -113,7 +117,7 @@ def command(
     """
     from weftline.cli.screen import Screen
 
-    asked = RunRequest(_prompt(prompt), agent, model, system, tools, workspace, attachments)
+    asked = RunRequest(_prompt(prompt), agent, model, system, tools, workspace, attachments, run_id)
     screen = Screen(as_json=as_json)
     server = chosen_url(url)
     if server is not None:
@@ -177,6 +181,7 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                     system_prompt=asked.system,
                     tools=handed_over,
                     attachments=asked.attachments,
+                    run_id=asked.run_id,
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None

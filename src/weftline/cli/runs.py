@@ -177,7 +177,8 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
     else:
         from weftline.cli.admin import administer
 
-        receipt = administer(db, "runs.cancel", id=asyncio.run(_completed(run_id, workspace, db)))
+        whole_id = asyncio.run(_completed(run_id, workspace, db))
+        receipt = administer(db, "runs.cancel", id=whole_id, workspace=workspace)
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
     if receipt["status"] != "cancelled":
         click.echo("The run had already ended: nothing was cancelled.", err=True)

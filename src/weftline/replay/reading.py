@@ -123,7 +123,7 @@ class _Reader:
             raise self._wrong("the header does not say which runs there are")
         self._thread_id = header.thread
         for row in header.runs:
-            if ids.parse(row.id, prefix="run_") is None or row.id in self._runs:
+            if row.number is None or row.id in self._runs:
                 raise self._wrong(f"{row.id!r} cannot be the id of a run here")
             if row.format > FORMAT or row.rules not in KNOWN_RULES:
                 raise self._wrong(f"{row.id} was written by a newer version of Weftline")

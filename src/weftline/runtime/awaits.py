@@ -107,7 +107,7 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
         return _clarification(call, head, work, args_of_call)
     asked = question_of(head.index, work)
     if head.kind == "doubt":
-        key = ids.idempotency_key(work.store_id, work.run_id, head.turn, head.index, call.digest)
+        key = ids.idempotency_key(work.store_id, work.unique_id, head.turn, head.index, call.digest)
         return AwaitBody(
             f"Did this call of {call.name} take effect?",
             call.id,

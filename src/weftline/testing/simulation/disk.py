@@ -157,7 +157,7 @@ class Disk:
     def _root(self, key: int) -> int:
         created = self.facts(key)[0].head
         above = created.parent if isinstance(created, RunCreated) else None
-        return key if above is None else self._root(ids.key_of(above.run))
+        return key if above is None else self._root(ids.parent_key(above))
 
     # Its faults
 
