@@ -6,7 +6,7 @@ After `kill -9` the next process
 2. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
 3. asks `decide` whether there is something to do, and if so gives the run a driver (`Fleet.consider`);
 4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what the dead process was at is lost;
-5. carries on as ever: `decide` says what becomes of lost work (`weftline.kernel.lost`).
+5. continues as usual: `decide` says what becomes of lost work (`weftline.kernel.lost`).
 
 The rest is about trials. A run that kills the process would take every other run with it, start after start. So every
 run is on trial while it is recovered: its row says so before the run is touched, until something that it began has
