@@ -16,8 +16,8 @@ from weftline import prompts_people as prompts
 from weftline.canonical import canonical, canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
+from weftline.kernel.batch import await_id
 from weftline.kernel.bodies import AnswerBody, AskBody, AwaitBody, Pattern
-from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
