@@ -12,7 +12,7 @@ from weftline.testing.simulation.loop import VirtualLoop
 
 async def slept(deadlines: Deadlines, limit_s: float, work_s: float) -> str:
     try:
-        async with deadlines.after(limit_s):
+        with deadlines.after(limit_s):
             await asyncio.sleep(work_s)
     except TimeoutError:
         return f"cut at {asyncio.get_running_loop().time():g}"
@@ -53,9 +53,8 @@ def test_a_cancel_from_outside_is_a_cancel_also_when_it_meets_the_limit() -> Non
 def test_an_error_of_the_work_passes_and_leaves_no_timer_behind() -> None:
     async def main() -> None:
         deadlines = Deadlines()
-        with pytest.raises(ValueError, match="broken"):
-            async with deadlines.after(5):
-                raise ValueError("broken")
+        with pytest.raises(ValueError, match="broken"), deadlines.after(5):
+            raise ValueError("broken")
         assert await slept(deadlines, 5, 1) == "done at 1"
 
     loop = VirtualLoop()
@@ -69,7 +68,7 @@ def test_lengths_that_nobody_needs_any_more_are_forgotten() -> None:
     async def main() -> int:
         deadlines = Deadlines()
         for number in range(1000):  # what is left of a budget is another time for each call
-            async with deadlines.after(1 + number / 1000):
+            with deadlines.after(1 + number / 1000):
                 pass
         await asyncio.sleep(3)
         return len(deadlines)
@@ -82,7 +81,7 @@ def test_lengths_that_nobody_needs_any_more_are_forgotten() -> None:
 
 
 async def _expired_twice(deadline: Deadline) -> None:
-    async with deadline:
+    with deadline:
         deadline.expire()
         deadline.expire()
         await asyncio.sleep(1)
@@ -96,7 +95,7 @@ def test_a_limit_that_is_reached_twice_or_too_late_cancels_once() -> None:
         with pytest.raises(TimeoutError):
             await _expired_twice(deadline)
         late = Deadlines().after(5)
-        async with late:
+        with late:
             pass
         late.expire()
         await asyncio.sleep(1)

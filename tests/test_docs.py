@@ -23,6 +23,7 @@ from weftline.wire.run_spec import RunModel
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
 
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 SECTION_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*\.md|)#([^)\s]+)\)")
@@ -49,7 +50,7 @@ def test_the_docs_show_every_example_and_no_other() -> None:
     assert shown == {example.name for example in EXAMPLES}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize("page", [*LINKING, *PAGES], ids=lambda path: path.name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
@@ -64,7 +65,7 @@ def _anchors(page: Path) -> set[str]:
 def test_links_to_a_section_lead_to_one() -> None:
     wrong = [
         f"{page.name}: {target}#{anchor}"
-        for page in [ROOT / "README.md", *PAGES]
+        for page in [*LINKING, *PAGES]
         for target, anchor in SECTION_LINK.findall(page.read_text(encoding="utf-8"))
         if anchor not in _anchors(page.parent / target if target else page)
     ]

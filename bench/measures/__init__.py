@@ -23,6 +23,7 @@ from bench.measures import (
     sandbox,
     slow_readers,
     startup,
+    stored,
     streams,
 )
 from bench.rows import Row
@@ -52,4 +53,5 @@ MEASURES: Mapping[str, Measure] = {
     "replay": replay.replay,
     "sandbox": sandbox.sandbox,
     "replay-run": replaying.replay_a_run,
+    "stored": stored.stored,
 }

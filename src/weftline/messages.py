@@ -198,6 +198,4 @@ def joined_text(parts: Sequence[UserPart]) -> str:
 
 def visible_text(parts: Sequence[AssistantPart]) -> str:
     """What a model said: its parts are pieces of one text."""
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        return parts[0].text
-    return "".join([part.text for part in parts if isinstance(part, Text)])
+    return "".join([part.text for part in parts if type(part) is Text])

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, cast
@@ -101,9 +101,16 @@ def callers_trace() -> Trace | None:
     return _active() or parsed(incoming_traceparent.get())
 
 
-@contextmanager
-def inside_span(traceparent: str | None) -> Generator[None]:
+def inside_span(traceparent: str | None) -> AbstractContextManager[None]:
     """What is sent from here on belongs to this span, also by libraries that know only OpenTelemetry."""
+    return _NO_SPAN if traceparent is None and call_traceparent.get() is None else _inside(traceparent)
+
+
+_NO_SPAN = nullcontext()
+
+
+@contextmanager
+def _inside(traceparent: str | None) -> Generator[None]:
     token = call_traceparent.set(traceparent)
     given, api = parsed(traceparent), cast("Any", sys.modules.get("opentelemetry.trace"))
     active: Any = None

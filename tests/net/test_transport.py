@@ -11,6 +11,7 @@ import pytest
 
 from weftline._version import __version__
 from weftline.net.errors import RequestFailed
+from weftline.net.heads import MAX_INTERIM
 from weftline.net.transport import AiohttpTransport
 
 from .kit import HEAD, HELLO, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
@@ -347,6 +348,31 @@ async def test_an_answer_may_follow_a_notice_or_end_with_its_connection() -> Non
             assert await post(http, url) == b"hello"
         async with serving(answering(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello")) as url:
             assert await post(http, url) == b"hello"
+
+
+async def test_a_server_that_sends_one_notice_after_another_is_given_up() -> None:
+    notices = b"HTTP/1.1 102 Processing\r\n\r\n"
+    async with serving(answering(notices * 20_000 + HELLO)) as url, transport() as http:
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, url)
+    assert (raised.value.reason, raised.value.sent) == ("broken", True)
+
+
+async def test_notices_are_counted_for_each_request_of_a_connection() -> None:
+    notices = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" * MAX_INTERIM
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await read_request(reader)
+            writer.write(notices + HELLO)
+            await writer.drain()
+
+    async with serving(serve) as url, transport() as http:
+        assert [await post(http, url) for _ in range(3)] == [b"hello"] * 3
+    assert connections == 1
 
 
 async def test_a_closed_transport_refuses() -> None:

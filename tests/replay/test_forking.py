@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from weftline.kernel.bodies import decode_created
 from weftline.messages import Assistant, ToolResults, User
 from weftline.runtime import ids
 from weftline.runtime.paging import entries
+from weftline.store.database import Query, statement
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext
 
@@ -158,9 +160,16 @@ async def test_a_fork_asks_people_anew_about_calls_that_were_approved_for_good()
         assert asked == 2
 
 
+async def thread_of(engine: Engine, run_id: str) -> str:
+    snapshot = await engine.attach(run_id).snapshot()
+    assert snapshot.thread is not None
+    return snapshot.thread
+
+
 async def test_a_fork_and_its_thread_go_their_own_ways() -> None:
     # A thread has messages only: there are no files and values yet that a fork could have a copy of.
     async with Engine() as engine:
+        await (await engine.start(Agent(ScriptedModel(["Hello."]), name="host"), "Hi.", thread="customer")).result()
         first = await origin(engine, thread="customer")
         run, thread = engine.attach(first), engine.thread("customer")
 
@@ -172,13 +181,64 @@ async def test_a_fork_and_its_thread_go_their_own_ways() -> None:
             return [row, said, encode(await run.snapshot()), await log_of(engine, first)]
 
         before, messages = await stored(), await thread.messages()
-        fork = await engine.fork(first, baker(calls("order", cake="apple"), "One more."), turn=2)
+        fork = await engine.fork(first, baker(calls("order", cake="apple"), "One more."), turn=2, message="And?")
         assert (await fork.result()).text == "One more."
-        row = await engine.store.log.run(ids.key_of(fork.id))
-        assert row is not None and row.thread is None
+        own = engine.thread(await thread_of(engine, fork.id))
+        assert own.name != await thread_of(engine, first)
+        assert [str(message) for message in await own.messages()][: len(messages)] == [
+            *map(str, messages[:-1]),
+            str(User.of("And?")),
+        ]
         assert await stored() == before and await thread.messages() == messages
-        after = ScriptedModel(["Here you are."])
+        after, later = ScriptedModel(["Here you are."]), ScriptedModel(["Three cakes."])
         await (await engine.start(Agent(after, name="baker"), "The bill?", thread="customer")).result()
         assert "apple" not in str(after.requests[0].messages) and "plum" not in str((await fork.messages())[-1])
+        await (await engine.start(Agent(later, name="baker"), "How many?", thread=own.name)).result()
+        asked = str(later.requests[0].messages)
+        assert all(word in asked for word in ("Hello.", "lemon", "plum", "apple", "One more.", "How many?"))
+        assert "The bill?" not in asked and "Two cakes." not in asked
         keys = [key for _, key in made]
         assert len(keys) == len(set(keys)) == 3
+
+
+async def test_the_thread_of_a_fork_that_fails_has_what_was_said_before_it() -> None:
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        fork = await engine.fork(first, baker({"error": {"class": "auth", "message": "no"}}), turn=1)
+        with pytest.raises(WeftlineError):
+            await fork.result()
+        own = engine.thread(await thread_of(engine, fork.id))
+        assert [type(message) for message in await own.messages()] == [User, Assistant, ToolResults]
+        again = await engine.fork(fork.id, baker("Never mind."), turn=0)
+        assert (await again.result()).text == "Never mind."
+        third = engine.thread(await thread_of(engine, again.id))
+        assert len({own.name, third.name, await thread_of(engine, first)}) == 3
+        assert [type(message) for message in await third.messages()] == [User, Assistant, ToolResults, Assistant]
+
+
+async def test_a_fork_with_a_thread_can_be_replayed_compared_and_exported(tmp_path: Path) -> None:
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        agent = baker(calls("order", cake="fig"), "Done.")
+        fork = await engine.fork(first, agent, turn=1)
+        await fork.result()
+        assert (await engine.replay(fork.id, agents=[agent])).divergence is None
+        compared = await engine.compare(first, fork.id)
+        assert compared.inherited is not None and compared.inherited.turns == 1
+        await engine.export(fork.id, tmp_path / "fork.jsonl")
+        async with Engine() as elsewhere:
+            await elsewhere.import_runs(tmp_path / "fork.jsonl")
+            assert (await elsewhere.attach(fork.id).snapshot()).status == "succeeded"
+
+
+async def test_a_fork_that_is_refused_leaves_no_thread() -> None:
+    def count() -> Query[int]:
+        rows = yield from statement("SELECT count(*) FROM threads")
+        return rows[0][0]
+
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        for turn, model in ((9, None), (0, "nope")):
+            with pytest.raises(WeftlineError):
+                await engine.fork(first, baker("x"), turn=turn, model=model)
+        assert await engine.store.records.read(count()) == 1

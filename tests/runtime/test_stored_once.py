@@ -67,17 +67,18 @@ async def test_a_message_and_a_result_of_100_requests_and_a_fork_are_stored_once
         limits=Limits(max_turns=200),
     )
 
+    other: Agent[Any, Any] = Agent(ScriptedModel(["Yes."]), name="other", tools=[fetch, look])
+
     async def work(engine: Engine) -> None:
         run = await engine.start(agent, MESSAGE, thread="t")
         assert (await run.result()).turns == 100
-        fork = await engine.fork(run.id, agent, turn=99)
-        assert (await fork.result()).text == "Seen."
-        await (await engine.start(agent, "Is that all?", thread="t")).result()
-        for one in (run.id, fork.id):
-            first = (await read_log(engine.store.log, ids.key_of(one)))[0]
-            assert MESSAGE.encode() in first.body
-        said = str(await engine.thread("t").messages())
-        assert MESSAGE in said and RESULT in said
+        fork = await engine.fork(run.id, other, turn=99)
+        assert (await fork.result()).text == "Yes."
+        await (await engine.start(other, "Is that all?", thread="t")).result()
+        assert MESSAGE.encode() in (await read_log(engine.store.log, ids.key_of(run.id)))[0].body
+        for thread in ("t", (await fork.snapshot()).thread or ""):
+            said = str(await engine.thread(thread).messages())
+            assert MESSAGE in said and RESULT in said
 
     rows = 100 * 12 * 400  # what a hundred turns take without it
     assert 2 * MB < await grows_by(tmp_path / "store", work) < 2 * MB * (1 + OVERHEAD) + rows

@@ -258,3 +258,30 @@ async def test_many_sessions_keep_their_conversations_apart(api: Api) -> None:
     assert await asyncio.gather(*(talk(name) for name in names)) == [
         f"{name}0 | {name}1 | {name}2 / 5" for name in names
     ]
+
+
+async def test_a_fork_of_a_sessions_run_has_a_session_of_its_own(api: Api) -> None:
+    session = await api.session("seen", name="talk", metadata={"a2a_context_id": "c", "team": "red"})
+    await api.events(await api.send(session, "one"))
+    run = await api.send(session, "two")
+    await api.events(run)
+    path = f"agent-sessions/{session}"
+    before = [(await api.get(one)).body for one in (path, f"agent-runs/{run}")]
+    once = {"Idempotency-Key": "fork"}
+    forks = [
+        await api.post(f"agent-runs/{run}/fork", {"turn": 0, "message": "or three"}, headers=once) for _ in range(2)
+    ]
+    assert [reply.status for reply in forks] == [202, 202] and forks[0].json["runId"] == forks[1].json["runId"]
+    fork = forks[0].json["runId"]
+    assert (await api.events(fork))[-1]["text"] == "one | two | or three / 4"
+    own = (await api.snapshot(fork))["sessionId"]
+    assert own != session and [(await api.get(one)).body for one in (path, f"agent-runs/{run}")] == before
+    sessions = (await api.get("agent-sessions?metadata.team=red")).json["sessions"]
+    assert sorted(one["id"] for one in sessions) == sorted([own, session])
+    shown = (await api.get(f"agent-sessions/{own}")).json
+    assert (shown["name"], shown["metadata"], shown["usage"]["runs"]) == ("talk", {"team": "red"}, 1)
+    assert [message["content"] for message in shown["messages"]][-3:] == ["two", "or three", "one | two | or three / 4"]
+    assert (await api.events(await api.send(own, "four")))[-1]["text"].endswith("two | or three | four / 6")
+    refused = await api.post(f"agent-runs/{run}/fork", {"turn": 0, "modelId": "scripted:nope"})
+    assert refused.status == 400
+    assert len((await api.get("agent-sessions?metadata.team=red")).json["sessions"]) == 2

@@ -75,6 +75,15 @@ def test_strings_that_nobody_would_write_come_back_too(string: str) -> None:
     parts_of(b'{"text":"%s"}' % string.encode())
 
 
+def test_strings_in_strings_are_looked_into_as_deep_as_anybody_would_put_them() -> None:
+    """However deep they are: each level takes as long as the whole body does."""
+    value = LONG
+    for _ in range(8):
+        value = encode({"a": value}).decode()
+    (piece,) = parts_of(encode({"a": value})).values()
+    assert piece.count(b"\\") > 32
+
+
 def test_a_body_whose_piece_is_gone_or_not_what_it_was_cannot_be_read() -> None:
     for body in (encode({"text": LONG}), dumps({"text": LONG + "é"}).encode(), encode({"a": encode([LONG]).decode()})):
         parts = split(body)

@@ -72,6 +72,9 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     """What the model is reminded of, with some requests of this run."""
     stream_arguments: bool
     """Whether those who follow the run can see the arguments of calls as the model writes them: `ToolCallArgsDelta`."""
+    run_id: str
+    """What the run is to be known by: up to 128 letters, digits, `_` and `-`. A `Conflict` (`run_exists`) if there is
+    such a run. A generated id otherwise."""
     turn_id: str
     """What you call the exchange that the run is a part of: it is on every entry of its log. Its own id otherwise."""
     memo: Mapping[str, Any]
@@ -115,7 +118,7 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
             raise TypeError(f"a run has no option {name!r}; use one of {', '.join(sorted(known))}.{near}")
     if options:
         check_parts(options)
-        for name in ("thread", "key", "requested_by"):
+        for name in ("thread", "key", "run_id", "requested_by"):
             if name in options:
                 checked.expect(name, options[name], str, "a string")
         if "stream_arguments" in options:

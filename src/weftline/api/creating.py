@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.json import encode
 
 from weftline.api.agent_specs import RunSpec, effective
-from weftline.api.parsing import parsed
+from weftline.api.parsing import is_small, parsed
 from weftline.api.planning import plan_of
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
@@ -44,6 +45,7 @@ class Creating(Protocol):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        run_id: str | None = None,
     ) -> str: ...
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
@@ -71,7 +73,7 @@ async def create_run(
     warn: Warn = request_warnings,
 ) -> Created:
     """Creates the run that a request's body describes."""
-    body = await parsed(parse_run, raw)
+    body = parse_run(raw) if is_small(raw) else await parsed(parse_run, raw)
     warnings = warn(body.unknown)
     run_id = await create_checked(
         app,
@@ -104,15 +106,17 @@ async def create_checked(
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
         whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
+    planned = partial(plan_of, app.workspaces, requested_by=requested_by)
     try:
         return await app.engine.create(
             caller.workspace,
-            await parsed(lambda spec: plan_of(app.workspaces, spec, requested_by=requested_by), whole.spec),
+            planned(whole.spec) if is_small(whole.spec) else await parsed(planned, whole.spec),
             sent=whole.spec,
             metadata=encode(body.metadata).decode(),
             idempotency=idempotency,
             secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=caller.workspace),
             blobs=body.blobs,
+            run_id=body.run_id,
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,16 +14,15 @@ from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
 from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.kernel.bodies import Origin
-from weftline.messages import Blob
 from weftline.plan import RunPlan
-from weftline.replay.forking import ForkPoint, fork_point
+from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
 from weftline.wire.unknown_fields import UnknownField
+from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 
 _OWN = ("turn", "message")
@@ -64,25 +62,11 @@ class _Changed(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-class Forking(Protocol):
+class Forking(ForkTarget, Protocol):
     """Where forks are begun: a running engine, or a store that nobody runs, which refuses."""
 
     @property
     def logs(self) -> LogReader: ...
-
-    async def create(
-        self,
-        workspace: int,
-        plan: RunPlan,
-        *,
-        sent: bytes | None = None,
-        thread: int | None = None,
-        metadata: str = "{}",
-        idempotency: IdempotencyKey | None = None,
-        secrets: bytes | None = None,
-        blobs: Sequence[Blob] = (),
-        origin: Origin | None = None,
-    ) -> str: ...
 
 
 async def log_bytes(log: LogReader, row: RunRow) -> int:
@@ -103,17 +87,18 @@ async def fork_run(
     point = await fork_point(engine.logs, row, turn=fork.turn)
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
-    if not plan.messages:
+    if not plan.messages and not point.messages:
         raise InvalidRequest("The run has no messages to continue from.")
-    return await engine.create(
-        row.workspace,
+    return await create_fork(
+        engine,
+        threads.Branches(at),
+        point,
         plan,
+        workspace=row.workspace,
         sent=changed.spec,
         metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
         idempotency=idempotency,
         secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
-        blobs=point.blobs,
-        origin=point.origin,
     )
 
 

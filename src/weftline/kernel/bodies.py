@@ -388,7 +388,7 @@ def turn_body(
     made = message.calls
     if not made and not args:
         return TurnBody(message)
-    calls = tuple(
+    calls = [
         turn_call(
             asked.args,
             args=final,
@@ -397,9 +397,9 @@ def turn_body(
             failure=failures.get(index),
         )
         for index, (asked, final) in enumerate(zip(made, args, strict=True))
-    )
-    plain = not invalid and not asks and all(call.args is UNSET for call in calls)
-    return TurnBody(message, () if plain else calls)
+    ]
+    plain = not invalid and not asks and not [call for call in calls if call.args is not UNSET]
+    return TurnBody(message, () if plain else tuple(calls))
 
 
 def turn_call(

@@ -256,6 +256,10 @@ class Assembler:
 def clean_usage(usage: Usage) -> Usage:
     """Counts as they may be added up: whole, not negative, `cached` and `cache_write` within input, `reasoning` within
     output. What a family read from a missing, null or absurd field becomes 0."""
+    counts = usage.input, usage.cached, usage.reasoning, usage.output, usage.cache_write
+    plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MAX_COUNT
+    if plain and usage.cached + usage.cache_write <= usage.input and usage.reasoning <= usage.output:
+        return usage
     tokens_in = _count(usage.input)
     tokens_out = _count(usage.output)
     cached = min(_count(usage.cached), tokens_in)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol, Unpack
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.errors import LOG_DAMAGED, InvalidRequest, StoreError
-from weftline.kernel.bodies import CreatedBody, Origin, decode_created
+from weftline.kernel.bodies import CreatedBody, Origin, decode_created, encode
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
 from weftline.messages import Blob, Message, User
@@ -23,8 +24,9 @@ from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.engine import CreateOptions
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import IdempotencyKey, LogReader, RunRow, Stored
 
 
 class ForkPoint(Struct, frozen=True):
@@ -37,14 +39,20 @@ class ForkPoint(Struct, frozen=True):
     messages: tuple[Message, ...]
     blobs: tuple[Blob, ...] = ()
     """What these messages name."""
+    thread: int | None = None
+    """That of the origin, if it has one."""
 
     def continued(self, plan: RunPlan, *, message: str | None, requested_by: str = "") -> RunPlan:
-        """A plan that goes on from here, perhaps with a message before the turn."""
+        """A plan that goes on from here, perhaps with a message before the turn.
+
+        What was said before is in the plan, or in the thread of a fork that has one.
+        """
         added = (User.of(message),) if message is not None else ()
+        before = self.messages if self.thread is None else ()
         return replace(
             plan,
-            messages=(*self.messages, *added),
-            given=len(self.messages),
+            messages=(*before, *added),
+            given=len(before),
             path=(),
             requested_by=requested_by,
             engine=None,
@@ -86,7 +94,57 @@ async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) 
     messages = tuple(conversation.messages)
     sent = None if created.sent is UNSET else bytes(created.sent)
     origin = Origin(ids.run_id(row.key, row.salt), turn)
-    return ForkPoint(origin, plan, sent, messages, await _blobs(log, row, messages))
+    return ForkPoint(origin, plan, sent, messages, await _blobs(log, row, messages), row.thread)
+
+
+class ForkTarget(Protocol):
+    """The engine that forks are created in."""
+
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None: ...
+    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str: ...
+    async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
+
+
+class Threads(Protocol):
+    """Where a fork gets its thread from."""
+
+    async def branch(self, thread: int) -> int:
+        """A new thread that is like this one, and empty."""
+        ...
+
+    async def remove_unused(self, thread: int) -> None:
+        """Removes a thread if no run was ever created on it."""
+        ...
+
+
+async def create_fork(
+    engine: ForkTarget,
+    threads: Threads,
+    point: ForkPoint,
+    plan: RunPlan,
+    *,
+    workspace: int,
+    **options: Unpack[CreateOptions],
+) -> str:
+    """Creates a fork with a plan that continues from `point`; a fork of a thread's run lives on a thread of its own."""
+    options |= {"origin": point.origin, "blobs": point.blobs}
+    if point.thread is None:
+        return await engine.create(workspace, plan, **options)
+    once = options.get("idempotency")
+    if once is not None and (earlier := await engine.created_before(workspace, once)) is not None:
+        return earlier
+    await engine.check(plan, workspace=workspace)  # before there is a thread
+    history = await asyncio.to_thread(_encoded, point.messages)
+    thread = await threads.branch(point.thread)
+    options |= {"thread": thread, "history": history}
+    try:
+        return await engine.create(workspace, plan, **options)
+    finally:
+        await threads.remove_unused(thread)
+
+
+def _encoded(messages: Sequence[Message]) -> list[bytes]:
+    return [encode(message) for message in messages]
 
 
 def _created(body: bytes) -> tuple[CreatedBody, RunPlan]:

@@ -288,7 +288,7 @@ class Account:
         self, ledger: Ledger, *, key: int, workspace: int, thread: int | None, plan: RunPlan, parent: Parent | None
     ) -> None:
         self.ledger, self.key = ledger, key
-        self._booked: list[Booking] = []
+        self._booked: tuple[Booking, ...] = ()
         self._workspace, self._thread, self._plan, self._parent = workspace, thread, plan, parent
         self._accounts: Accounts | None = None
         rule = plan.limits.budget
@@ -343,11 +343,11 @@ class Account:
                 bookings += self._bookings(held, used, active_us, holds=-1)
         self.ledger.add(bookings)
         self.ledger.keep_back(bookings, run=self.key)
-        self._booked += bookings
+        self._booked += tuple(bookings)
 
-    def taken(self) -> list[Booking]:
+    def taken(self) -> tuple[Booking, ...]:
         """What was booked since it was last asked."""
-        booked, self._booked = self._booked, []
+        booked, self._booked = self._booked, ()
         return booked
 
     def take_back(self) -> None:

@@ -5,7 +5,8 @@ Observations (streamed text) go to the sink while the command is under way.
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Coroutine
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -35,36 +36,36 @@ from weftline.runtime.tool_call import reconcile, run_tool
 
 async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
     """`state` is the one that `command` was decided on. Returns None if the outcome is no longer wanted."""
-    outcome = await _carried_out(command, state, work, services, sink)
+    outcome = await _work_of(command, state, work, services, sink)
     code = None if work.toolbox is None else work.toolbox.code
     if code is None or outcome is None or not (notes := code.taken_notes()):
         return outcome
     return replace(outcome, notes=(*outcome.notes, *notes))
 
 
-async def _carried_out(
+def _work_of(
     command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
-) -> Outcome | None:
+) -> Coroutine[Any, Any, Outcome | None]:
     match command:
         case CallModel():
-            return await call_model(command, state, work, services, sink)
+            return call_model(command, state, work, services, sink)
         case RunTool():
-            return await run_tool(command, state, work, services, sink)
+            return run_tool(command, state, work, services, sink)
         case Reconcile():
-            return await reconcile(command, state, work, services)
+            return reconcile(command, state, work, services)
         case Consult():
-            return await consult(command, state, work, services)
+            return consult(command, state, work, services)
         case ConsultPolicy():
-            return await consult_policy(command, state, work)
+            return consult_policy(command, state, work)
         case StartChild():
-            return await start_child(command, state, work, services)
+            return start_child(command, state, work, services)
         case FinishChild():
-            return await finish_child(command, state, work, services)
+            return finish_child(command, state, work, services)
         case ConsultAwait():
-            return await consult_await(command, state, work, services)
+            return consult_await(command, state, work, services)
         case CheckOutput():
-            return await check_output(command, work)
+            return check_output(command, work)
         case Compact():
-            return await compact(command, state, work, services, sink)
+            return compact(command, state, work, services, sink)
         case _:
             assert_never(command)

@@ -96,7 +96,7 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     request.timeout_s = limit_s + _SLACK_S
     stream = open_stream(model.provider, request)
     try:
-        async with services.deadlines.after(limit_s):
+        with services.deadlines.after(limit_s):
             async for chunks in stream:
                 if not sink.wanted():
                     return None

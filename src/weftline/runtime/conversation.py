@@ -160,7 +160,7 @@ class Conversation:
         self.unavailable: tuple[str, ...] = ()
         """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
         self.turn = LatestTurn()
-        self.allowed: list[tuple[AwaitClosed, Pattern]] = []
+        self.allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
         """Approvals that cover later calls, too."""
         self.closed = 0
         """How many calls have a result."""
@@ -177,7 +177,7 @@ class Conversation:
         """The run's instructions, if code rendered them."""
         self.digests: Digests | None = None
         """What the run rests on; None before it was loaded, and for one that rests on no code."""
-        self.approved: set[str] = set()
+        self.approved: frozenset[str] = frozenset()
         """The awaits about the run itself that somebody approved."""
         self.failure = ""
         """The error that ended the latest model call, if it failed."""
@@ -441,11 +441,11 @@ class Conversation:
             return
         if head.index == OF_RUN:
             if head.outcome == "approved":
-                self.approved.add(head.id)
+                self.approved |= {head.id}
             return
         self.turn.answer(head, answer)
         if answer.remember is not None and head.outcome == "approved":
-            self.allowed.append((head, answer.remember))
+            self.allowed += ((head, answer.remember),)
 
     def _keep(self, head: CallClosed, closed: ClosedBody) -> None:
         args = self.turn.args[head.index] if head.index < len(self.turn.args) else b"{}"

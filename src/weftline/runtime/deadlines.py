@@ -1,10 +1,10 @@
 """Time limits for many tasks at once: one loop timer per length of limit, not one per task.
 
-    async with deadlines.after(120.0):
+    with deadlines.after(120.0):
         ...  # TimeoutError after 120 seconds
 
 The same guarantees as `asyncio.timeout` at a fraction of the cost: limits of one length expire in the order in which
-they began, so only the oldest needs a timer.
+they began, so only the oldest needs a timer; and nothing is awaited to begin or to end one.
 """
 
 from __future__ import annotations
@@ -47,16 +47,14 @@ class Deadline:
         self.at_s = 0.0
         self._over = False
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
         self._limit.add(self)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.remove(self)
         self._over = True
         # A cancel from someone else at the same time is theirs: it is passed on.

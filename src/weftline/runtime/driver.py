@@ -35,9 +35,10 @@ from weftline.kernel.state import (
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
+from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.code import RunCode
-from weftline.runtime.live import Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import abandoned
 from weftline.runtime.public_errors import in_public
@@ -116,10 +117,11 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the one that woke the run is answered by now
-        incoming_traceparent.set(None)
+        if incoming_traceparent.get() is not None:
+            incoming_traceparent.set(None)
         try:
             facts = await self._opener.open(run)
-            if run.log.state.ended or run.gone:
+            if run.log.state.ended or run.residency is GONE:
                 return
             code = (work.toolbox or EMPTY).code
             if code is not None and run.log.state.step in ("batch", "answered"):
@@ -132,7 +134,7 @@ class Driver:
                 for kind, encoded in code.taken_notes():  # what rendering its instructions left
                     self._log.observe(run, kind, encoded)
             commands = self.advance(run)
-            while (commands or _is_finishing(run)) and not self.stopping and not run.gone:
+            while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
                 if code is not None:
                     decided_on = run.log.state
                     await self._notify_code(run, code)
@@ -145,7 +147,7 @@ class Driver:
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     facts = await self._outcome(run, commands[0], run.log.state)
-                    commands = () if run.gone else self.advance(run, facts)
+                    commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
                     await self._side_by_side(run, commands)
                     commands = () if run.gone else self.advance(run)
@@ -357,7 +359,7 @@ class Driver:
         head = draft.head
         if outcome.child is not None and type(head) is CallStarted:
             head = replace(head, child=_NO_NAME_YET)  # it has one only if there is a call for it
-        if run.gone or not accepts(run.log.state, head, attempt=outcome.attempt):
+        if run.residency is GONE or not accepts(run.log.state, head, attempt=outcome.attempt):
             return ()
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
@@ -378,7 +380,17 @@ class Driver:
         above = run.log.state.parent
         root = run.work.run_id if above is None else above.root or above.run
         accounts, rules = ((), {}) if run.work.account is None else run.work.account.above_child()
-        parent = Parent(run.work.run_id, head.turn, head.index, run.log.state.depth + 1, root, accounts, rules)
+        parent = Parent(
+            run.work.run_id,
+            head.turn,
+            head.index,
+            run.log.state.depth + 1,
+            root,
+            accounts,
+            rules,
+            key=ids.key_beside(run.work.run_id, run.key),
+            root_key=ids.key_beside(root, run.key if above is None else ids.root_key(above)),
+        )
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
 
@@ -405,8 +417,11 @@ class RunSink:
 
         So at most one request per run can be unknown to the log after a crash.
         """
-        await self._log.well()
-        await self._log.durable(self._run, upto=self._run.log.outcome_seq)
+        log, of_run = self._log, self._run.log
+        if log.refusal is not None:
+            await log.well()
+        if of_run.durable < of_run.outcome_seq:
+            await log.durable(self._run, upto=of_run.outcome_seq)
 
     async def durable(self) -> None:
         await self._log.durable(self._run)
@@ -417,7 +432,7 @@ class RunSink:
     def wanted(self) -> bool:
         state = self._run.log.state
         asking = state.attempt.open or state.compaction.open
-        return not self._run.gone and asking and state.totals.attempts == self._attempt
+        return asking and state.totals.attempts == self._attempt and self._run.residency is not GONE
 
     def take(self, outcome: Outcome) -> bool:
         return self._ask(self._run, outcome)
@@ -444,7 +459,7 @@ def _asks(head: Fact) -> bool:
 
 
 def _asks_for_others(run: LiveRun, command: Command) -> bool:
-    return isinstance(command, RunTool) and run.log.state.batch.calls[command.index].host
+    return type(command) is RunTool and run.log.state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:

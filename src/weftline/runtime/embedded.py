@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self, Unpack
+from types import CoroutineType, TracebackType
+from typing import Any, Self, Unpack
 
 from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts, open_await
@@ -41,6 +41,7 @@ from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
+from weftline.runtime.finding import given_key
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -285,8 +286,8 @@ class EmbeddedEngine(StoredRuns):
         """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
 
-    async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
-        return await self._creator.create(workspace, plan, **options)
+    def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> CoroutineType[Any, Any, str]:
+        return self._creator.create(workspace, plan, **options)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)
@@ -511,7 +512,10 @@ class EmbeddedEngine(StoredRuns):
                 owner = (ids.run_id(key, row.salt), row.workspace)
             if owner == (run_id, workspace):
                 return key
-        raise no_such_run()
+        given = await given_key(self._log_store, run_id, workspace=workspace)
+        if given is None:
+            raise no_such_run()
+        return given
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Subscription:
         return self._hub.follow(key, run_id, after=after, workspace=workspace)

@@ -38,7 +38,7 @@ from weftline.runtime.code import CodeFailed, RunCode
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.deltas import Deltas
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
-from weftline.runtime.models import attempt_limit, cost_nusd, model_id, resolve
+from weftline.runtime.models import attempt_limit, cost_nusd, cost_of, model_id, resolve
 from weftline.runtime.noting import ProviderNotes
 from weftline.runtime.preparing import prepare_calls
 from weftline.runtime.public_errors import kept_causes
@@ -99,7 +99,7 @@ async def call_model(
     answering = False
     deadline = services.deadlines.after(limit_s)
     try:
-        async with deadline:
+        with deadline:
             deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
             written = (
                 ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
@@ -247,6 +247,8 @@ class _ModelCall:
 
     async def completed(self, message: Assistant, metadata: dict[str, str]) -> Outcome:
         work, command, assembler = self._work, self._command, self.assembler
+        model, catalog = self.model, work.catalog
+        assert model is not None
         active_us = self._active_us()
         if is_slow(active_us, self._services):
             logger.info(
@@ -270,14 +272,14 @@ class _ModelCall:
         asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
-        problem = "" if asked else await misfit(work, text)
+        problem = "" if asked or work.plan.output_schema is None else await misfit(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
             finish=assembler.finish_reason,
             usage=used.usage,
             estimated=used.estimated,
-            cost_nusd=cost_nusd(work, command.choice, used.usage),
+            cost_nusd=None if catalog is None else cost_of(catalog, model, used.usage),
             calls=asked,
             signature=signature([(call.name, call.digest) for call in asked]) if asked else "",
             has_text=bool(text),
@@ -288,7 +290,7 @@ class _ModelCall:
         turn.problem = problem
         if work.conversation.unsaved:
             turn.state = work.conversation.changes()
-        executed = [note_body(part, turn=command.turn) for part in message.parts if isinstance(part, ProviderCall)]
+        executed = [note_body(part, turn=command.turn) for part in message.parts if type(part) is ProviderCall]
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
     def _active_us(self) -> int:
@@ -361,7 +363,7 @@ def _request(
 ) -> ModelRequest:
     plan, conversation = work.plan, work.conversation
     sampling = plan.sampling
-    return ModelRequest(
+    request = ModelRequest(  # with more than 15 names, all of them would be put into a dictionary first
         model=model.vendor_id,
         messages=conversation.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
@@ -377,8 +379,10 @@ def _request(
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
         native=conversation.native(model.catalog_id),
-        run=None if work.toolbox is None or work.toolbox.code is None else work.toolbox.code.context,
     )
+    if work.toolbox is not None and work.toolbox.code is not None:
+        request.run = work.toolbox.code.context
+    return request
 
 
 def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:

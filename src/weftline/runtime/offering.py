@@ -8,9 +8,4 @@ from weftline.runtime.toolbox import Toolbox
 
 
 def offered_digest(system: str | None, toolbox: Toolbox) -> str:
-    found = blake2b((system or "").encode(errors="replace"), digest_size=16)
-    for spec in toolbox.specs:
-        for text in (spec.name.encode(), spec.description.encode(errors="replace"), bytes(spec.parameters)):
-            found.update(b"%d " % len(text))
-            found.update(text)
-    return found.hexdigest()
+    return blake2b((system or "").encode(errors="replace") + toolbox.declared, digest_size=16).hexdigest()

@@ -175,7 +175,7 @@ async def _prepared(
         if deadline is None:  # its validators never wait, so that no deadline could end them
             args = cast(object, await prepare(call.args))
         else:
-            async with deadline:
+            with deadline:
                 args = cast(object, await prepare(call.args))
         if not isinstance(args, bytes):
             raise TypeError(f"prepare returned {type(args).__name__}, not bytes")

@@ -76,7 +76,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     # One that asks for others has its own time, without theirs.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
-        async with deadline:
+        with deadline:
             if asking is not None:
                 asking.limit(deadline.expire)  # unless the tool has better words for it
             if call.asks is not None and await tool.prepare(args.decode()) != args:
@@ -175,7 +175,7 @@ async def _ask(
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.memory)
     try:
-        async with services.deadlines.after(limit_s):
+        with services.deadlines.after(limit_s):
             answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
@@ -288,7 +288,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
     context: ToolContext = ToolContext(
         run_id=work.run_id,
         call_id=call.id,
-        idempotency_key=ids.idempotency_key(services.store_id, work.run_id, turn, index, call.digest),
+        idempotency_key=ids.idempotency_key(services.store_id, work.unique_id, turn, index, call.digest),
         tool_name=call.tool,
         workspace=work.workspace_slug,
         turn=turn,

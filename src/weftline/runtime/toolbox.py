@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import UNSET
@@ -60,6 +61,15 @@ class Toolbox:
         """Roughly the bytes that a model reads about them."""
         self.reminds = any(reminder_of(tool) for tool in self.tools.values())
         """Whether results of some of them come with a reminder."""
+
+    @cached_property
+    def declared(self) -> bytes:
+        """What models are told about them, as one text. A toolbox without code serves many runs."""
+        texts: list[bytes] = []
+        for spec in self.specs:
+            for text in (spec.name.encode(), spec.description.encode(errors="replace"), bytes(spec.parameters)):
+                texts += (b"%d " % len(text), text)
+        return b"".join(texts)
 
     def get(self, name: str) -> Tool | None:
         return self.tools.get(name)

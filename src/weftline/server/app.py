@@ -32,7 +32,7 @@ from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
 from weftline.server.places import Places
 from weftline.server.refused import RefusedRequests
-from weftline.server.router import Route, Router, WrongMethod
+from weftline.server.router import Match, Route, Router
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
@@ -122,7 +122,9 @@ class App:
         # Random, not counted: how much others ask is nobody's business.
         request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
         current_request.set(request.about)
-        incoming_traceparent.set(request.header(b"traceparent"))
+        traceparent = request.header(b"traceparent")
+        if traceparent is not None or incoming_traceparent.get() is not None:
+            incoming_traceparent.set(traceparent)
         if access.isEnabledFor(logging.DEBUG):
             await self._with_access_log(request)
         else:
@@ -214,7 +216,7 @@ class App:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
-        if isinstance(found, WrongMethod):
+        if not isinstance(found, Match):  # quicker to find out than that it is the other
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()

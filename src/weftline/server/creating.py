@@ -37,34 +37,27 @@ async def answer_created(
         raise Forbidden(
             f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
         )
-    if not want.events or not may_read:
-        made = await _create(create, principal)
-        body = created_run(made.run_id, principal.slug, made.warnings, root=prefix)
-        return Response(body, status=202, headers=_headers(made.run_id, principal.slug, prefix))
-    place = app.engine.reserve_stream(principal.workspace)
+    place = app.engine.reserve_stream(principal.workspace) if want.events and may_read else None
     try:
-        made = await _create(create, principal)
+        made = await create()
         run_id = made.run_id
+        if place is None:
+            body = created_run(run_id, principal.slug, made.warnings, root=prefix)
+            return Response(body, status=202, headers=_headers(run_id, principal.slug, prefix))
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         view = app.view
         if types is not None:
             view = await profile_view(app, key, run_id, types, workspace=principal.slug)
         follower = place.follow(key, run_id, after=resume_point(request))
-    except BaseException:
-        place.release()
-        raise
-    headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
-    return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)
-
-
-async def _create(create: Callable[[], Awaitable[Created]], principal: Principal) -> Created:
-    try:
-        return await create()
-    except Conflict as error:
-        if principal.agents:
+    except BaseException as error:
+        if place is not None:
+            place.release()
+        if isinstance(error, Conflict) and principal.agents:
             # The key may have been used for a run of an agent that this credential knows nothing of.
             error.details.pop("run_id", None)
         raise
+    headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
+    return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)
 
 
 def _headers(run_id: str, slug: str, prefix: str) -> Headers:

@@ -158,9 +158,10 @@ class Request:
         return self._query
 
     def query_value(self, name: str) -> str | None:
-        for key, value in self.query:
-            if key == name:
-                return value
+        if self.raw_query:
+            for key, value in self.query:
+                if key == name:
+                    return value
         return None
 
     @property
@@ -177,36 +178,30 @@ class Request:
 
         Of a large one `RateLimited` or `Unavailable` if there is no room for it; `body_is_read` frees its room.
         """
-        data = await self._whole_body(limit)
+        declared = self.header(b"content-length")
+        if declared is not None and declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit)
+        data, more = _piece(await self._receive())
+        if more:
+            data = await self._rest(data, declared, limit)
+        elif len(data) > limit:
+            raise _too_large(limit)
         credentials, principal = self._credentials, self._principal
         if credentials is not None and principal is not None and not credentials.remembers(principal):
             await credentials.require_valid(principal)
         return data
 
-    async def _whole_body(self, limit: int) -> bytes:
-        declared = self.header(b"content-length")
-        if declared is not None and declared.isdigit() and int(declared) > limit:
-            raise _too_large(limit)
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionResetError
-        data: bytes = message.get("body", b"")
-        if not message.get("more_body", False):
-            if len(data) > limit:
-                raise _too_large(limit)
-            return data
-        pieces = [data]
+    async def _rest(self, data: bytes, declared: str | None, limit: int) -> bytes:
+        """The whole body of which `data` is the first piece."""
+        pieces, more = [data], True
         size, room = len(data), LARGE_BYTES
-        while message.get("more_body", False):
+        while more:
             if size > room and self._bodies is not None:
                 expected = int(declared) if declared is not None and declared.isdigit() else min(4 * size, limit)
-                more = await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room))
-                self._rooms = [*(self._rooms or ()), more]
+                added = await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room))
+                self._rooms = [*(self._rooms or ()), added]
                 room = expected
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionResetError
-            piece: bytes = message.get("body", b"")
+            piece, more = _piece(await self._receive())
             size += len(piece)
             if size > limit:
                 raise _too_large(limit)
@@ -279,6 +274,13 @@ async def send_response(request: Request, answer: Response) -> None:
         last = at + PIECE_BYTES >= len(body)
         await request.send({"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": not last})
         await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
+
+
+def _piece(message: Mapping[str, Any]) -> tuple[bytes, bool]:
+    """Some of a body, and whether there is more of it."""
+    if message["type"] == "http.disconnect":
+        raise ConnectionResetError
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit: int) -> TooLarge:

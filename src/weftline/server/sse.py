@@ -153,8 +153,12 @@ class _Sender:
                 if over:
                     return
                 continue
-            unsent = await self._offer(data)
             size = len(data)
+            if self._sent or size > _PIECE_BYTES:
+                unsent = await self._offer(data)
+            else:
+                await self._send(_chunk(data))
+                unsent = 0
             del data
             if unsent:
                 self._sent = size - unsent
@@ -173,9 +177,6 @@ class _Sender:
     async def _offer(self, data: bytes) -> int:
         """Sends what the client takes; returns how many bytes at the end it does not."""
         flow = self._flow
-        if not self._sent and len(data) <= _PIECE_BYTES:
-            await self._send(_chunk(data))
-            return 0
         for at in range(self._sent, len(data), _PIECE_BYTES):
             if flow is not None and flow.write_paused:
                 left = len(data) - at

@@ -28,6 +28,8 @@ from weftline.store.secrets import Vault
 
 LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that waits for its thread may move."""
+GIVEN = "="
+"""What the `salt` of a run begins with that was given its id, which follows. An index is about these."""
 
 
 # The log: what is written
@@ -63,6 +65,7 @@ class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
     salt: str
+    """The random part of its id; or `GIVEN` and its id, which no other run of the workspace may have."""
     workspace: int
     name: str
     metadata: str
@@ -77,6 +80,8 @@ class NewRun(Struct):
     """Sealed header values of the tools that the server dials; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
     """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
+    history: tuple[bytes, ...] = ()
+    """What was said elsewhere before a fork. Its thread, which is new, begins with these messages."""
 
 
 class ThreadEnd(Struct):
@@ -160,6 +165,7 @@ class Written(Struct):
 class RunRow(Struct):
     key: int
     salt: str
+    """See `NewRun`."""
     workspace: int
     thread: int | None
     name: str
@@ -282,6 +288,10 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     before: int | None = None
     limit: int = 50
     statuses: tuple[str, ...] = ()
+    given_prefix: str | None = None
+    """Only runs that were given an id, and one that begins with this."""
+    not_given: bool = False
+    """Only runs that were given no id."""
     thread: int | None = None
     with_children: bool = False
     """Also the runs below those of the thread."""
@@ -300,6 +310,10 @@ class LogReader(Protocol):
     """What can be read from the log, even by a process that does not own the store."""
 
     async def run(self, key: int) -> RunRow | None: ...
+
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        """The runs that were given this id: at most one in each workspace."""
+        ...
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """Newest first."""

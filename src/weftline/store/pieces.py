@@ -35,6 +35,9 @@ _AS_IT_IS, _ASCII, _QUOTED, _UNQUOTED = b"=", b"a", b"(", b")"
 _ID = slice(1, 65)
 """Where the id is in a mark."""
 
+_MAX_DEPTH = 2
+"""Of strings in strings. The arguments of a call are one deep, and two in a text that quotes the call."""
+
 _decode_string = Decoder(str).decode
 
 
@@ -53,7 +56,7 @@ def split(body: bytes) -> Split | None:
     if len(body) < PIECE_BYTES or _MARK in body:
         return None
     pieces: dict[str, bytes] = {}
-    marked = _marked(body, pieces)
+    marked = _marked(body, pieces, depth=0)
     return Split(marked, len(body), pieces) if pieces else None
 
 
@@ -90,22 +93,22 @@ def _joined(body: bytes, find: Callable[[str], bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def _marked(text: bytes, pieces: dict[str, bytes]) -> bytes:
+def _marked(text: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
     parts: list[bytes] = []
     done = 0
     for start, end in _long_strings(text):
-        parts += [text[done:start], _mark(text[start:end], pieces)]
+        parts += [text[done:start], _mark(text[start:end], pieces, depth=depth)]
         done = end
     parts.append(text[done:])
     return b"".join(parts)
 
 
-def _mark(string: bytes, pieces: dict[str, bytes]) -> bytes:
-    if string[:1] in (b"{", b"[") and b'\\"' in string:
+def _mark(string: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
+    if depth < _MAX_DEPTH and string[:1] in (b"{", b"[") and b'\\"' in string:
         inside: dict[str, bytes] = {}
         content = _content(string)
         if content is not None and _MARK not in content:
-            marked = _marked(content, inside)
+            marked = _marked(content, inside, depth=depth + 1)
             if inside:
                 pieces |= inside
                 return b"".join((_MARK, _QUOTED, marked, _MARK, _UNQUOTED))

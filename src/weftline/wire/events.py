@@ -277,9 +277,16 @@ def _offer(head: CallOpened, body: bytes) -> tuple[str, bytes] | None:
         return None
     content = bodies.decode_opened(body)
     if head.client is None:
-        payload = {"toolUseId": head.id, "name": head.name, "input": content.args, "args": content.args}
-        hint = {"displayHint": content.hint or titled(head.name)}
-        return "tool_call", encode(payload | {"turn": head.turn} | hint | _parent(head))
+        payload = {
+            "toolUseId": head.id,
+            "name": head.name,
+            "input": content.args,
+            "args": content.args,
+            "turn": head.turn,
+            "displayHint": content.hint or titled(head.name),
+            **_parent(head),
+        }
+        return "tool_call", encode(payload)
     return "local_tool_call", _offered(head, content)
 
 

@@ -87,4 +87,5 @@ def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailur
 
 
 def to_wire_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
-    return WireTelemetry(**asdict(telemetry_of(body.telemetry, active_us=head.active_us)))
+    took = telemetry_of(body.telemetry, active_us=head.active_us)
+    return WireTelemetry(took.duration_ms or 0, took.tokens_used, took.model, took.extra)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw
@@ -48,10 +48,9 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     """
     event, type_ = _OBSERVATIONS[kind]
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    seqs = map(str, range(first_seq, first_seq + len(payloads)))
     return [
-        f'id: {seq}{event}{seq}{type_}{body[1:-1]},"data":{body}}}\n\n'
-        for seq, body in zip(seqs, payloads, strict=True)
+        f'id: {seq}{event}{seq}{type_}{fields},"data":{{{fields}}}}}\n\n'
+        for seq, fields in enumerate(payloads, first_seq)
     ]
 
 
@@ -60,23 +59,28 @@ def observed(
 ) -> Iterator[tuple[int, str, str]]:
     """Seq, event and payload of the same, for a reader in this process."""
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    for seq, payload in enumerate(payloads, first_seq):
-        yield seq, OBSERVED[kind], payload
+    for seq, fields in enumerate(payloads, first_seq):
+        yield seq, OBSERVED[kind], f"{{{fields}}}"
 
 
 def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[str]]:
-    split = bodies_joined.decode().split("\n")
+    """The first seq, and each payload without its braces."""
+    split = bodies_joined[1:-1].decode().split("}\n{")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
     if first_seq + len(split) - 1 > upto:
         split = split[: upto + 1 - first_seq]
     if kind == PROVIDER_CALL:
-        split = [provider_call(body.encode()).decode() for body in split]
+        split = [_converted(provider_call, fields) for fields in split]
     elif kind == TOOL_PROGRESS:
-        split = [tool_progress(body.encode()).decode() for body in split]
+        split = [_converted(tool_progress, fields) for fields in split]
     elif kind == TOOL_NOTE:
-        split = [tool_note(body.encode()).decode() for body in split]
+        split = [_converted(tool_note, fields) for fields in split]
     return first_seq, split
+
+
+def _converted(payload_of: Callable[[bytes], bytes], fields: str) -> str:
+    return payload_of(f"{{{fields}}}".encode())[1:-1].decode()
 
 
 def provider_call(body: bytes) -> bytes:

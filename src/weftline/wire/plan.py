@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec.structs import replace
 
 from weftline.kernel.deploys import OnDeploy
 from weftline.kernel.entries import Limits
@@ -243,7 +244,8 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
     sent = _decode_spec(spec)
     schema = sent.output_schema
     tools = tuple([tool.ref() for tool in sent.tools]) if sent.tools else ()
-    return RunPlan(
+    engine = options_of(sent.memo, sent.search_attributes, sent.task_queue, sent.retry_policy)
+    plan = RunPlan(  # with more than 15 names, all of them would be put into a dictionary first
         messages=_messages(sent),
         name=sent.name or DEFAULT_RUN_NAME,
         agent_id=sent.agent_id,
@@ -259,9 +261,8 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         requested_by=requested_by,
         labels=sent.labels or {},
         stream_arguments=sent.stream_arguments or False,
-        turn_id=sent.turn_id or "",
-        engine=options_of(sent.memo, sent.search_attributes, sent.task_queue, sent.retry_policy),
     )
+    return plan if engine is None and not sent.turn_id else replace(plan, turn_id=sent.turn_id or "", engine=engine)
 
 
 def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder, encode
+from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
 from weftline.store.base import IdempotencyKey
@@ -89,6 +89,34 @@ async def add(
             f"There is already a thread {draft.name!r} here, with a different conversation.", code="import_conflict"
         )
     return row, is_new
+
+
+class Branches:
+    """Threads for forks."""
+
+    def __init__(self, at: Workspaces) -> None:
+        self._at = at
+
+    async def branch(self, thread: int) -> int:
+        """A new thread that is like another one, but for what was said on it. It belongs to no context of A2A."""
+        at = self._at
+        row = await by_key(at, thread)
+        metadata = decode(row.metadata, type=dict[str, str])
+        metadata.pop(CONTEXT_KEY, None)
+        new = NewThread(
+            workspace=row.workspace,
+            salt=secrets.token_hex(6),
+            name=row.name,
+            agent=row.agent,
+            spec=await spec(at, row),
+            metadata=encode(metadata).decode(),
+            secrets=await sealed_headers(at, row),
+        )
+        return (await at.records.write(threads.insert(new, now=at.clock.now_us()))).key
+
+    async def remove_unused(self, thread: int) -> None:
+        """Removes a thread if no run was ever created on it."""
+        await self._at.records.write(threads.remove_unused(thread))
 
 
 async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:

@@ -137,8 +137,8 @@ async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyK
     key = idempotency_key(request)
     if key is None:
         return None
-    digest = await off_loop(lambda: blake2b(body, digest_size=16).digest(), size=len(body))
-    return IdempotencyKey(route, key, digest)
+    hashing = partial(blake2b, body, digest_size=16)
+    return IdempotencyKey(route, key, (await off_loop(hashing, size=len(body))).digest())
 
 
 def idempotency_key(request: Request) -> str | None:

@@ -83,6 +83,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return self._row_view(run) if run else None
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return sorted([key for where, key in self._disk.given.get(run_id, {}).items() if workspace in (None, where)])
+
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
         if wanted.by_change:
@@ -210,7 +213,8 @@ class MemoryLog:
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
         for run in old:
-            self._disk.let_go_of_blobs(run)
+            messages = [] if run.row.thread is None else thread_queue.messages(self._records, run.row.thread)
+            self._disk.let_go_of_blobs(run, messages=messages)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _row_view(self, run: MemoryRun) -> RunRow:
@@ -242,6 +246,8 @@ class MemoryLog:
         for child in write.children:
             if child.key in self._disk.runs:
                 return Written("conflict", error=already_there(f"run {child.key}"))
+            if child.new is not None and self._disk.is_taken(child.new.salt, workspace=child.new.workspace):
+                return Written("conflict", error=already_there("a run with this id"))
         written = Written(first_seq=write.base_seq)
         run = self._disk.runs.get(write.key)
         if write.new is not None:
@@ -274,6 +280,8 @@ class MemoryLog:
             return moved_on()
         if write.key in disk.runs:
             return Written("conflict", error=already_there(f"run {write.key}"))
+        if disk.is_taken(new.salt, workspace=new.workspace):
+            return Written("conflict", error=already_there("a run with this id"))
         used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
@@ -285,17 +293,21 @@ class MemoryLog:
             place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
+            self._add_messages(write, new.thread, new.history)
         if used is not None and new.idempotency is not None:
             disk.idempotency[used] = (new.idempotency.digest, write.key)
         return None
+
+    def _add_messages(self, write: Write, thread: int, messages: Sequence[bytes]) -> None:
+        if messages:
+            rows = [(message, None) for message in messages]
+            thread_queue.add_messages(self._records, thread, rows, run=write.key, format=write.format)
 
     def _end_in_thread(self, write: Write) -> int | None:
         """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
         end, records = write.thread_end, self._records
         assert end is not None
-        if end.messages:
-            messages = [(message, None) for message in end.messages]
-            thread_queue.add_messages(records, end.thread, messages, run=write.key, format=write.format)
+        self._add_messages(write, end.thread, end.messages)
         if thread_queue.active_run(records, end.thread) != write.key:
             return None
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]

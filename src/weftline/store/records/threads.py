@@ -150,6 +150,13 @@ def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int
     yield from statement("UPDATE threads SET format = $1 WHERE key = $2 AND format < $1", format, key)
 
 
+def remove_unused(key: int) -> Query[None]:
+    """Removes a thread that never had a run."""
+    gone = yield from statement("DELETE FROM threads WHERE key = $1 AND next_place = 1 RETURNING key", key)
+    if gone:
+        yield from statement("DELETE FROM thread_metadata WHERE thread = $1", key)
+
+
 def end(key: int, *, now: int) -> Query[None]:
     """Keeps the time of a thread that ended before."""
     crashpoints.hit(("thread.ended",), "before")

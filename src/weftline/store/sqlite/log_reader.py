@@ -49,6 +49,12 @@ class SqliteLogReader:
         except (apsw.Error, UnicodeDecodeError) as error:
             raise read_error(error) from error
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        try:
+            return run_lists.given(self._reader, run_id, workspace=workspace)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise read_error(error) from error
+
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))
 

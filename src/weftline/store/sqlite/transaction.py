@@ -30,6 +30,9 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
         await_lists.keep(db, accepted)
     if any(write.bookings or write.closes for write in accepted):
         budget_rows.keep(db, accepted)
+    for write in accepted:
+        if write.new is not None and write.new.history and write.new.thread is not None:
+            _add_messages(db, write, write.new.thread, write.new.history)
     _note_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
@@ -188,13 +191,17 @@ def _note_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
             deliveries.note(db, write, workspace=row[0])
 
 
+def _add_messages(db: apsw.Connection, write: Write, thread: int, messages: Sequence[bytes]) -> None:
+    rows = pieces.kept_apart(db, messages, run=write.key)
+    thread_queue.add_messages(db, thread, rows, run=write.key, format=write.format)
+
+
 def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
     """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
     end = write.thread_end
     assert end is not None
     if end.messages:
-        messages = pieces.kept_apart(db, end.messages, run=write.key)
-        thread_queue.add_messages(db, end.thread, messages, run=write.key, format=write.format)
+        _add_messages(db, write, end.thread, end.messages)
     if thread_queue.active_run(db, end.thread) != write.key:
         return None
     following: Any = db.execute(

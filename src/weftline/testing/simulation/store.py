@@ -220,6 +220,9 @@ class SimulatedLog:
     async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
         return await self._wires.read(self.inner.idempotent(workspace, route, key))
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return await self._wires.read(self.inner.given(run_id, workspace=workspace))
+
     async def ends_of_thread(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.ends_of_thread(thread))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+from weftline.messages import Blob
 from weftline.store.base import LEAVE_DUE
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
@@ -168,6 +171,25 @@ async def the_ends_of_a_thread_are_in_the_order_of_its_queue(subject: Subject) -
     assert await log.unfinished_of_thread(thread) == [4]
 
 
+async def a_new_thread_may_begin_with_what_was_said_elsewhere(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    picture = Blob(sha256(b"picture").hexdigest(), b"picture")
+    before = (b"q", b'{"blob":"%s"}' % picture.id.encode())
+    chain = chain_of(log, 1, workspace, thread=thread)
+    create = chain.create(blobs=(picture,))
+    assert create.new is not None
+    create.new.history = before
+    assert outcomes(await commit(log, create)) == ["ok"]
+    loaded = await log.claim(1, kinds=())
+    assert loaded is not None and loaded.history == list(before)
+    chain.epoch = loaded.epoch
+    await commit(log, chain.end(status="failed", ended_at=100))
+    await log.trim(before=200, after=0, workspace=None)
+    assert await log.thread_messages(thread) == list(before)
+    assert await log.blob(workspace, picture.id) == picture.data, "the thread goes on, although the run has failed"
+
+
 CHECKS = (
     runs_of_a_thread_move_one_after_another,
     a_thread_with_newer_messages_takes_no_older_run,
@@ -179,4 +201,5 @@ CHECKS = (
     a_thread_that_has_ended_takes_no_runs,
     a_thread_that_ended_over_its_runs_is_found,
     the_ends_of_a_thread_are_in_the_order_of_its_queue,
+    a_new_thread_may_begin_with_what_was_said_elsewhere,
 )
