@@ -35,7 +35,7 @@ class Agent(Definition[OutputT, DepsT]):
         output: The type of the answer, any that pydantic supports; `RunResult.output` is a value of it. Default: str.
         name: Required for durable runs and for a server, which find the agent by it.
         description: What callers read about the agent, over MCP and A2A.
-        instructions: The system prompt, or a function that returns it for each request.
+        instructions: The system prompt, or a function that returns it for each run.
         deps: What tools, hooks and instructions need: a type, whose value is passed to each run (`run(…, deps=…)`), or
             a factory that creates one for each run, an async context manager.
         tools: Functions, tools and toolsets.
