@@ -272,6 +272,11 @@ class Recovery:
         if self._clear(key):
             self._spawn(self._write(self._store.end_trial, [key]))
 
+    def ended(self, key: int) -> None:
+        """The run is not driven again, by anybody."""
+        self._tried.discard(key)
+        self._failures.pop(key, None)
+
     def _clear(self, key: int) -> bool:
         if key not in self._on_trial:
             return False
