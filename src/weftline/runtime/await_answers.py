@@ -36,7 +36,7 @@ class AwaitAnswers:
         self._open_tools = open_tools
 
     async def answer(self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf) -> AwaitOutcome:
-        """See `Engine.answer_await`. The run may move on or leave memory at every await: it is loaded anew after it."""
+        """See `Engine.answer_await`. The run may move on or leave memory at every await, so it is loaded again."""
         key, await_id = await asked_by(self._store, key, await_id)
         await self._require_somebody_else(key, await_id, answer, by, person_of)
         if answer.args is not None:
