@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Conflict, Engine
+from weftline.agent.retained import MAX_RETAINED
 from weftline.agent.tracing import trace
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
@@ -80,6 +81,15 @@ async def test_the_same_key_gives_the_same_run_of_that_id(tmp_path: Path) -> Non
         assert (await engine.start(agent, "Hi!", key="k", run_id="mine")).id == "mine"
         with pytest.raises(Conflict):
             await engine.start(agent, "Hi!", run_id="mine")
+
+
+async def test_an_engine_in_memory_forgets_an_id_with_its_run() -> None:
+    agent = greeter()
+    async with asyncio.timeout(PATIENCE_S), Engine(agents=[agent]) as engine:
+        await agent.run("Hi!", engine=engine, run_id="mine")
+        for _ in range(MAX_RETAINED):
+            await agent.run("Hi!", engine=engine)
+        assert (await agent.run("Hi!", engine=engine, run_id="mine")).run_id == "mine"
 
 
 @pytest.mark.parametrize("run_id", ONES)

@@ -38,7 +38,7 @@ def command(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Go on from a turn of a RUN that has ended, as a new run, and print its id.
+    """Continue from a turn of a RUN that has ended, as a new run, and print its id.
 
     Nothing before that turn is repeated. Without --url this asks the server that has the store open. `weftline compare`
     shows both side by side.

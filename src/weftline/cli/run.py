@@ -108,9 +108,9 @@ def command(
     """Run PROMPT and show what happens, in this process or on the server that --url names.
 
     PROMPT comes from standard input if it is - or left out. On a terminal the text appears as the model writes it;
-    otherwise standard output gets the final text alone, or with --json every event as a line.
+    otherwise standard output gets only the final text, or with --json one line per event.
 
-    Ctrl-C says how to follow and cancel the run; a second one leaves it to the server, or cancels it if there is none.
+    Ctrl-C prints how to follow and cancel the run; a second one leaves it to the server, or cancels it without one.
 
     Exit codes: 0 the run succeeded, 1 it could not be started or followed, 2 wrong usage, 3 it failed, 4 it was
     cancelled, 130 interrupted.

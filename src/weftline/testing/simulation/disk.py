@@ -121,6 +121,11 @@ class Disk:
         run = self.memory.runs.get(key)
         return run.row.next_seq if run is not None else 1
 
+    def locate(self, run_id: str) -> int:
+        """The key of a run that there is."""
+        given = self.memory.given.get(run_id, {}).get(self.workspace)
+        return ids.key_of(run_id) if given is None else given
+
     def key_of(self, name: str) -> int | None:
         return next((key for key in self.keys() if self.memory.runs[key].row.name == name), None)
 

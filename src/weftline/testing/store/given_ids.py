@@ -67,7 +67,21 @@ async def given_ids_are_listed_by_how_they_begin(subject: Subject) -> None:
     assert [row.key for row in ours] == [8]
 
 
+async def an_id_stays_taken_when_retention_has_removed_the_log_of_its_run(subject: Subject) -> None:
+    log = subject.store.log
+    workspace = await new_workspace(subject)
+    run = chain_of(log, 1, workspace)
+    await commit(log, run.create(salt=f"{GIVEN}nightly"))
+    await commit(log, run.end())
+    assert await log.trim(before=10**9, after=0, workspace=None) == (1, 1)
+    assert await log.given("nightly", workspace=workspace) == [1]
+    assert outcomes(await commit(log, chain_of(log, 2, workspace).create(salt=f"{GIVEN}nightly"))) == ["conflict"]
+    await subject.reopen()
+    assert await subject.store.log.given("nightly", workspace=workspace) == [1]
+
+
 CHECKS = (
+    an_id_stays_taken_when_retention_has_removed_the_log_of_its_run,
     a_given_id_is_that_of_one_run_of_a_workspace,
     a_run_is_found_by_no_other_id_than_the_one_it_was_given,
     a_child_whose_id_is_taken_takes_its_parent_with_it,
