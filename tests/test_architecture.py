@@ -25,7 +25,7 @@ BASE = frozenset(
     | {"weftline.fences", "weftline.prompts_people", "weftline.prompts_policy", "weftline.surrogates"}
     | {"weftline.trace_context"}
     | {"weftline.prompts_calls", "weftline.prompts_code", "weftline.labels", "weftline.reminders"}
-    | {"weftline.titles", "weftline.turns", "weftline.engine_options"}
+    | {"weftline.titles", "weftline.turns", "weftline.engine_options", "weftline.run_ids"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts", "weftline.prompts_behavior", "weftline.prompts_files"}
@@ -89,6 +89,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.prompts": frozenset(),
     "weftline.labels": frozenset({"weftline.canonical", "weftline.errors"}),
     "weftline.engine_options": frozenset({"weftline.canonical", "weftline.errors"}),
+    "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.prompts_calls": frozenset(),
     "weftline.prompts_code": frozenset(),
     "weftline.prompts_compaction": frozenset(),

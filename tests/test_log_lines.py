@@ -72,10 +72,13 @@ def test_what_a_line_says_is_in_fields_of_its_own_as_json(configure: Configure) 
     told = fields(class_="auth", status=None, attempt=2, path="/x?a=https://u:hush@x.example/", run="run_2")
     logging.getLogger("weftline.x").warning("run run_1f: it said no", extra=told)
     logging.getLogger("weftline.store.sqlite.writer").error("run run_1f: it cannot be written")
-    first, second = [json.loads(line) for line in log.getvalue().splitlines()]
+    logging.getLogger("weftline.store.sqlite.writer").error("run nightly-7: it cannot be written")
+    logging.getLogger("weftline.store.sqlite.writer").error("a run cannot be written: it is full")
+    first, second, given, nobodys = [json.loads(line) for line in log.getvalue().splitlines()]
     assert (first["class"], first["attempt"], first["run"]) == ("auth", 2, "run_1f")
     assert "status" not in first and "hush" not in first["path"]
     assert second["run"] == "run_1f", "a line that names its run has it as a field, whoever wrote it"
+    assert given["run"] == "nightly-7" and "run" not in nobodys
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

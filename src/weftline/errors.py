@@ -56,6 +56,7 @@ TABLE: dict[str, Row] = {
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
     "registration_closed": Row(409, False, "Register the agent with the engine before opening it."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
+    "run_exists": Row(409, False, "Give the run another id, or none; the one that exists is untouched."),
     "thread_ended": Row(409, False, "Create a new session."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
     "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),

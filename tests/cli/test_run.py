@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_a_script_gets_the_final_text_and_nothing_else(place: dict[str, str | No
 def test_the_tools_of_a_file_run_here_wherever_the_run_is(place: dict[str, str | None], tools: str) -> None:
     done = weftline("run", "2 + 3?", "--model", "scripted:add", "--tools", tools, env=place)
     assert done == Done(0, "It is 5.\n", "")
+
+
+def test_a_run_may_be_given_its_id(place: dict[str, str | None], tmp_path: Path) -> None:
+    name = f"cli-{uuid4().hex[:8]}"
+    env = {**place, "WEFTLINE_DB": new_store(tmp_path)} if place.get("WEFTLINE_BASE_URL") is None else place
+    command = ("run", "hi", "--model", "scripted:hello", "--run-id", name)
+    done = weftline(*command, "--json", env=env)
+    assert done.code == 0 and json.loads(done.out.splitlines()[0])["type"] == "started", done
+    again = weftline(*command, env=env)
+    assert again.code == 1 and f"There is already a run {name!r}" in again.err
+    shown = weftline("runs", "show", name[:8], "--json", env=env)
+    assert json.loads(shown.out)["id"] == name, shown
+    wrong = weftline("run", "hi", "--model", "scripted:hello", "--run-id", "a b", env=env)
+    assert wrong.code == 1 and "must have 1 to 128 letters, digits, '_' and '-'" in wrong.err
 
 
 def test_every_event_is_a_line_of_json_on_request(place: dict[str, str | None]) -> None:

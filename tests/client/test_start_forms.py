@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 from msgspec.json import decode, encode
 
-from weftline.client import AsyncClient, NotFound
+from weftline.client import ApiError, AsyncClient, NotFound
 from weftline.testing import ServerProcess
 
 
@@ -55,3 +56,16 @@ async def test_a_client_can_tell_the_engine_what_the_protocol_lets_it(client: As
     assert shown["searchAttributes"] == {"Customer": "c1", "Since": {"datetime": "2026-01-31T00:00:00+00:00"}}
     assert shown["retryPolicy"]["maxAttempts"] == 3
     await run.result()
+
+
+async def test_a_run_may_be_given_its_id(client: AsyncClient) -> None:
+    name = f"given-{uuid4().hex[:8]}"
+    result = await client.run("hi", model_id="scripted:hello", run_id=name)
+    assert (result.run_id, result.text) == (name, "hello")
+    assert (await (await client.attach(name, dispatch=False)).result()).text == "hello"
+    with pytest.raises(ApiError) as refused:
+        await client.start("hi", model_id="scripted:hello", run_id=name)
+    assert (refused.value.status, refused.value.code) == (409, "run_exists")
+    session = await client.create_session(model_id="scripted:hello")
+    said = await session.send("hi", run_id=f"{name}-2")
+    assert said.run_id == f"{name}-2"

@@ -8,16 +8,28 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from forked import run_python
-from weftline.kernel.entries import AttemptFailed, CallStarted, ChildEnded, ChildWaits, RunCreated, TurnCompleted
+from weftline.kernel.entries import (
+    AttemptFailed,
+    AwaitClosed,
+    AwaitOpened,
+    CallStarted,
+    ChildEnded,
+    ChildWaits,
+    RunCreated,
+    TurnCompleted,
+)
+from weftline.kernel.evolve import fold
+from weftline.kernel.state import State
 from weftline.messages import Usage
 
-from . import children_process, waiting_process
-from .log import RunLog, check_carried_on, check_whole, read_logs
+from . import children_process, tree_process, waiting_process
+from .log import RunLog, check_carried_on, check_whole, read_logs, reading
 
 POINTS = [
     f"{write}:{side}#{hit}"
@@ -66,6 +78,33 @@ def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point
     paid = tmp_path / "told.txt"
     # The approval and the start of the call may be one commit, and the kill may come right after that.
     assert "is in doubt" in done.stderr or paid.read_text() == "paid 5\n"
+
+
+@pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")
+@pytest.mark.parametrize("point", ["await.opened:before", "child.waits:after"])
+def test_no_time_passes_at_any_level_of_a_tree_that_waits_after_a_kill_at(point: str, tmp_path: Path) -> None:
+    """The second process answers only once the clocks of all three stand still, by their logs."""
+    killed = play(tmp_path, tree_process.__file__, point=point)
+    assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
+    done = play(tmp_path, tree_process.__file__)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Done. returned\n3 of 3 calls, 0 reserved\n"
+    assert (tmp_path / "told.txt").read_text() == "paid 5\n"
+    logs = read_logs(tmp_path / "data")
+    assert len(logs) == 3
+    for log in logs.values():
+        check_whole(log)
+        facts = reading(tmp_path / "data", partial(tree_process.timed_facts, run_id=log.run))
+        # The one that asks waits from its question on, those above it from what they are told of it.
+        waited, began = 0, 0
+        for at, fact in facts:
+            if isinstance(fact, AwaitOpened) or (isinstance(fact, ChildWaits) and fact.waits):
+                began = at
+            elif began and isinstance(fact, AwaitClosed | ChildWaits | ChildEnded):
+                waited, began = waited + at - began, 0
+        state = fold(State(), facts)
+        assert state.ended and waited >= 50_000
+        assert 0 < state.policy.time.us <= facts[-1][0] - facts[0][0] - waited
 
 
 def check_family(logs: dict[str, RunLog]) -> None:

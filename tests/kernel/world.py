@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from weftline.canonical import canonical_value, digest
 from weftline.kernel import guards, policies
 from weftline.kernel.accept import accepts
-from weftline.kernel.calls import await_id
+from weftline.kernel.batch import await_id
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,

@@ -11,6 +11,8 @@ import pytest
 
 from weftline._version import __version__
 from weftline.net.errors import RequestFailed
+from weftline.net.heads import MAX_INTERIM
+from weftline.net.response import MAX_PIECE_BYTES
 from weftline.net.transport import AiohttpTransport
 
 from .kit import HEAD, HELLO, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
@@ -67,6 +69,30 @@ async def test_pieces_are_passed_on_as_they_arrive() -> None:
 
 
 @pytest.mark.requirement("provider.stream.abort")
+async def test_others_get_their_turn_between_pieces_that_arrived_together() -> None:
+    body = bytes(range(256)) * 400
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serving(answering(head + body, stay=True)) as url, transport() as http:
+        waiting = asyncio.create_task(other())
+        pieces, seen = list[bytes](), list[int]()
+        async with http.post(url, headers={}, body=b"{}", limits=LIMITS) as response:
+            async for piece in response.chunks():
+                pieces.append(piece)
+                seen.append(turns)
+        waiting.cancel()
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) <= MAX_PIECE_BYTES
+    assert len(set(seen)) == len(seen)
+
+
 @pytest.mark.parametrize("answer", [b"", HEAD + chunk(b"one")], ids=["before the first byte", "in the middle"])
 async def test_an_abort_closes_the_upstream_connection(answer: bytes) -> None:
     begun, closed = asyncio.Event(), asyncio.Event()
@@ -347,6 +373,31 @@ async def test_an_answer_may_follow_a_notice_or_end_with_its_connection() -> Non
             assert await post(http, url) == b"hello"
         async with serving(answering(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello")) as url:
             assert await post(http, url) == b"hello"
+
+
+async def test_a_server_that_sends_one_notice_after_another_is_given_up() -> None:
+    notices = b"HTTP/1.1 102 Processing\r\n\r\n"
+    async with serving(answering(notices * 20_000 + HELLO)) as url, transport() as http:
+        with pytest.raises(RequestFailed) as raised:
+            await post(http, url)
+    assert (raised.value.reason, raised.value.sent) == ("broken", True)
+
+
+async def test_notices_are_counted_for_each_request_of_a_connection() -> None:
+    notices = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" * MAX_INTERIM
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await read_request(reader)
+            writer.write(notices + HELLO)
+            await writer.drain()
+
+    async with serving(serve) as url, transport() as http:
+        assert [await post(http, url) for _ in range(3)] == [b"hello"] * 3
+    assert connections == 1
 
 
 async def test_a_closed_transport_refuses() -> None:

@@ -199,6 +199,9 @@ async def test_numbers_times_and_entries_that_no_log_has_are_refused(tmp_path: P
         "a time before all times": forged(None, {"created_at": -(2**63)}),
         "an entry under another name": forged(turn, {}, kind="call.closed"),
         "a body that is none of its kind": forged(turn, {}, body=[1]),
+        "a name that fills a page": forged(None, {"name": "x" * 5_000_000}),
+        "such a name of an agent": forged(None, {"agent": "x" * 5_000_000}),
+        "such metadata": forged(None, {"metadata": {"x": "x" * 5_000_000}}),
     }
     async with Engine() as other:
         for what, content in bad.items():

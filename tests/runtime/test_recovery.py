@@ -113,6 +113,8 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
         asked = [request.model for request in provider.requests]
         assert asked.count("hello") == 1 + most
         await it.cancel(key)
+        known = it._residents.recovery._tried  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: not known)  # what has ended is not remembered for ever
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 

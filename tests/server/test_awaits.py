@@ -220,13 +220,14 @@ async def test_several_awaits_are_open_at_once_and_listed_by_pages_and_filters(a
             "name=pay": [run, run],
             f"runId={run}": [run, run],
             "runId=run_1000000000000000": [],
+            "runId=nobodys": [],
             "agentId=nobody": [],
             "sessionId=ses_1000000000000000": [],
             "waitingSince=2020-01-01T00:00:00Z": [],
             "waitingSince=2120-01-01T00:00:00Z": [run, run, other],
         }.items():
             assert [one["runId"] for one in await inbox(api, f"?{query}")] == found, query
-        for query in ("kind=x", "runId=x", "waitingSince=today", "waitingSince=2020-01-01", "cursor=x", "limit=0"):
+        for query in ("kind=x", "runId=x.y", "waitingSince=today", "waitingSince=2020-01-01", "cursor=x", "limit=0"):
             body = check_error(await api.get(f"awaits?{query}"), 400, "invalid_request")
             assert body["issues"][0]["path"] == query.partition("=")[0]
         assert (await answer(api, run, ids[1], NO)).status == 200

@@ -172,6 +172,30 @@ def test_a_store_that_has_lost_its_database_does_not_become_a_new_one(
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before | {"lock": before.get("lock", b"")}
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("hash.key", b"short", "hash.key is damaged: restore it from a backup"),
+        ("hash.key", b"", "hash.key is damaged"),
+        ("secret.key", b"not base64!", "secret.key must be the base64 of 32 bytes"),
+        ("secret.key", b"\xff\xfe", "secret.key cannot be read: it is not text"),
+        ("secret.key", b"c2hvcnQ=", "secret.key must be the base64 of 32 bytes"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_found_when_the_store_is_opened(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    path = tmp_path / "store"
+    with owned(path):
+        pass
+    (path / name).write_bytes(content)
+    assert words in refusal(path).message
+    assert (path / name).read_bytes() == content
+    (path / name).unlink()
+    with owned(path) as store:
+        assert store.outcomes(store.chain().create()) == ["ok"]
+
+
 def test_a_store_whose_first_start_was_cut_short_is_made_by_the_next(tmp_path: Path) -> None:
     """The lock is there before the database, and an empty database before its first table."""
     for name in ("locked", "empty"):

@@ -8,8 +8,10 @@ from threading import Event
 
 import pytest
 
+from weftline.errors import StoreError
 from weftline.store import open_for_reading
 from weftline.store.base import LogStore
+from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace
@@ -18,6 +20,38 @@ from .kit import TIMEOUT_S
 
 RUNS = 4
 APPENDS = 24
+
+
+async def test_a_read_that_comes_while_the_store_closes_is_refused_and_those_before_it_are_answered(
+    tmp_path: Path,
+) -> None:
+    with_database = SqliteStore(tmp_path / "store")
+    threads = ReaderThreads(tmp_path / "store" / "weftline.db")
+    go_on, begun = Event(), Event()
+
+    def slow(db: object) -> str:
+        begun.set()
+        assert go_on.wait(TIMEOUT_S)
+        return "read"
+
+    async with asyncio.timeout(TIMEOUT_S):
+        reads = [asyncio.create_task(threads.read(slow)) for _ in range(4)]
+        await asyncio.to_thread(begun.wait, TIMEOUT_S)
+        closing = asyncio.create_task(asyncio.to_thread(threads.close))
+        refused = 0
+        while not refused:  # until the closing thread has begun
+            read = asyncio.create_task(threads.read(lambda db: "read"))
+            await asyncio.sleep(0)
+            if read.done():
+                with pytest.raises(StoreError, match="The store is closed"):
+                    await read
+                refused += 1
+            else:
+                reads.append(read)
+        go_on.set()
+        assert set(await asyncio.gather(*reads)) == {"read"}
+        await closing
+        await with_database.close()
 
 
 async def append(log: LogStore, chain: Chain) -> None:

@@ -28,9 +28,29 @@ class Agent(Definition[OutputT, DepsT]):
         agent = Agent("anthropic:claude-sonnet-4-5", instructions="Be brief.", tools=[weather])
         print(agent.run_sync("Do I need an umbrella in Lyon?").text)
 
-    All arguments but the model are keyword arguments; see docs/library.md. `output` is any type that pydantic supports,
-    and `RunResult.output` is a value of that type. `deps` is a type, whose value is passed to each run, or a factory
-    that creates one for each run.
+    docs/library.md has examples of everything.
+
+    Args:
+        model: An id such as `"openai:gpt-5"`, or a provider. It can be left to each run.
+        output: The type of the answer, any that pydantic supports; `RunResult.output` is a value of it. Default: str.
+        name: Required for durable runs and for a server, which find the agent by it.
+        description: What callers read about the agent, over MCP and A2A.
+        instructions: The system prompt, or a function that returns it for each run.
+        deps: What tools, hooks and instructions need: a type, whose value is passed to each run (`run(…, deps=…)`), or
+            a factory that creates one for each run, an async context manager.
+        tools: Functions, tools and toolsets.
+        hooks: Functions that are called at points of each run; see `hook`.
+        settings: Temperature, reasoning and the like.
+        limits: How far a run may go.
+        policy: Limits on calls, failures and time, and tool filters.
+        policy_engine: Code that decides about the calls of each turn.
+        budget: What each run may spend.
+        fallbacks: Ids of models to try, in order, if a model call fails.
+        behavior: How the agent goes about its runs.
+        tool_aliases: Other names for tools, which the model sees.
+        preset: Defaults for an agent that does not set them itself.
+        eager: Whether an engine opens the agent's toolsets as soon as it knows the agent.
+        prompts: Templates that tools and hooks can render, and that can be overridden at run time.
     """
 
     async def run(

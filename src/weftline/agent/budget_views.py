@@ -12,6 +12,7 @@ from weftline.kernel.entries import RunCreated, decode_fact
 from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime.finding import row_of
 from weftline.store.base import LogReader, RunRow, Stored
 from weftline.store.budgets import level_of, run_account
 from weftline.workspace import budgets
@@ -44,9 +45,8 @@ async def subject(
 
 
 async def find_run(logs: LogReader, caller: Caller, id: str) -> RunRow:
-    parsed = ids.parse(id, prefix="run_")
-    row = await logs.run(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1] or row.workspace != caller.workspace:
+    row = await row_of(logs, id, workspace=caller.workspace)
+    if row is None:
         raise no_such_run()
     return row
 

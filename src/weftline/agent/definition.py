@@ -48,7 +48,7 @@ Instructions: TypeAlias = str | Callable[[RunContext[D]], str | Awaitable[str]]
 
 
 class CommonOptions(TypedDict, total=False):
-    """What an agent is given that says nothing of its deps."""
+    """The options of an agent that do not depend on the type of its deps."""
 
     name: str | None
     description: str

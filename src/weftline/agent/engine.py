@@ -19,7 +19,7 @@ from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.ended import EndedRuns
-from weftline.agent.listing import facts_of
+from weftline.agent.listing import facts_around
 from weftline.agent.loop_proxy import LoopProxy, call
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
@@ -199,7 +199,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = new_engine(store, models=models, tools=self._tools, limits=limits)
-        self._tools.facts_of = partial(facts_of, host)  # of all workspaces that it serves
+        self._tools.facts_around = partial(facts_around, host)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
@@ -362,7 +362,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             idempotency = None
             if key is not None:
                 idempotency = IdempotencyKey(_ROUTE, key, digest_of_call(agent, plan, options, durable=self.durable))
-            create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs)
+            run_id = options.get("run_id")
+            create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs, run_id=run_id)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
             sets = brought(agent, self._tools.find(name) or agent)
@@ -416,7 +417,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     async def _end_of(self, run_id: str) -> None:
         host = await self.runtime()
         key = await self.locate(run_id)
-        code = self._tools.running.get(run_id)
+        code = self._tools.running.get((self._workspace, run_id))
         receipt = await host.cancel(key, reason="left")
         if code is not None:
             await code.leaving.settled()
@@ -439,7 +440,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             self._forget_code(code.registered)  # its log stays until its owner leaves
 
     def fault_of(self, run_id: str) -> BaseException | None:
-        return self._tools.fault_of(run_id)
+        return self._tools.fault_of((self._workspace, run_id))
 
     async def locate(self, run_id: str) -> int:
         try:
@@ -449,7 +450,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
     async def settled(self, run_id: str) -> None:
         """Returns when the last hook of a run that has ended here has returned."""
-        code = self._tools.running.get(run_id)
+        code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
             await self.at_home(code.leaving.settled)
 

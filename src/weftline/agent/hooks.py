@@ -69,7 +69,7 @@ OTHER_NAMES: dict[str, str] = {
     "validation_coerce": "arguments_coerced",
     "validation_reject": "arguments_rejected",
 }
-"""What other frameworks call the points that are here under names of ours."""
+"""Other frameworks' names for these points."""
 
 
 class Point:
@@ -102,7 +102,7 @@ class Point:
 
 @dataclass(eq=False)
 class RunStarted(Point, name="run_started"):
-    """The run is about to ask its model for the first time, in this process or ever."""
+    """The run is about to call its model for the first time, ever or in this process."""
 
     resumed: bool
     """Whether an earlier process began it."""
@@ -110,9 +110,9 @@ class RunStarted(Point, name="run_started"):
 
 @dataclass(eq=False)
 class MessagesTaken(Point, name="messages_taken"):
-    """The next turn reads further messages: first what the run was asked, later what was said to it on the way.
+    """The next turn reads new messages: first the prompt, later messages that were sent to the running run.
 
-    A run that goes on from its thread without a prompt is asked nothing new.
+    A run that continues its thread without a prompt has no new message.
     """
 
     count: int
@@ -120,7 +120,7 @@ class MessagesTaken(Point, name="messages_taken"):
 
 @dataclass(eq=False)
 class MessageInjected(Point, name="message_injected"):
-    """One of the messages that were said to the run on the way, and are taken now: steering or a follow-up."""
+    """A message to the running run that is now read: steering or a follow-up."""
 
     text: str
 
@@ -212,7 +212,7 @@ class AfterModel(Point, name="after_model"):
 
 @dataclass(eq=False)
 class UsageCounted(Point, name="usage_counted"):
-    """What a model call has used, also one that failed."""
+    """The usage of a model call, even of one that failed."""
 
     turn: int
     attempt: int
@@ -245,7 +245,7 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each tool was called in this run so far."""
     display_hint: str = ""
-    """What people read about the call while it is under way, in place of what its tool says."""
+    """What people read about the call in progress, instead of the tool's own hint."""
 
     _blocked: str | None = None
     _answer: object = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weftline.kernel.entries import FORMAT
-from weftline.replay.importing import Imported, ImportTarget, import_runs
+from weftline.replay.importing import Imported, ImportTarget, import_runs, number_of
 from weftline.replay.reading import Export
 from weftline.runtime import ids
 from weftline.store.base import LogReader
@@ -28,7 +28,8 @@ async def import_export(
         return imported
     line, format = export.thread.line, max([run.row.format for run in export.runs], default=FORMAT)
     draft = ThreadDraft(name=line.name, agent=line.agent, spec=bytes(line.spec), metadata=line.metadata)
-    messages = [(ids.key_of(run), message) for run, message in export.thread.messages]
+    keys = {run.row.id: number_of(run)[0] for run in export.runs}
+    messages = [(keys[run], message) for run, message in export.thread.messages]
     key = threads.name_key(line.name) if line.by_name else f"import:{line.id}"
     row, _ = await threads.add(at, workspace, draft, messages, key=key, format=format)
     return replace(imported, thread=ids.session_id(row.key, row.salt))

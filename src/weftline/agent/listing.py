@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weftline.agent.asking import Await, to_await
+from weftline.agent.observing import FactsOf
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import AwaitKind
 from weftline.plan import RunPlan, decode_plan
@@ -42,6 +43,11 @@ async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPl
     return found
 
 
-async def facts_of(host: Engine, run_id: str, kinds: Sequence[str]) -> Sequence[Stored]:
-    """The facts of a run, in whatever workspace, that are of these kinds."""
-    return await host.newest_facts(ids.key_of(run_id), kinds=kinds, limit=_MANY, max_bytes=_MANY)
+def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
+    """Reads the facts of this run, and of those below it, that are of some kinds."""
+
+    async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Stored]:
+        found = key if run == run_id else ids.key_of(run)
+        return await host.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
+
+    return facts_of

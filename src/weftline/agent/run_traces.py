@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from weftline.agent.definition import Definition
-from weftline.agent.listing import facts_of
+from weftline.agent.listing import facts_around
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact
@@ -40,27 +39,28 @@ class RunTraces:
     """Emits the spans of each run when it has ended. After `trace_agents`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._facts_of = partial(facts_of, engine)
+        self._engine = engine
         self._tasks: set[asyncio.Task[None]] = set()
         self._leave = engine.observe(self._look)
 
     def _look(self, batch: EntryBatch) -> None:
         if batch.ended:
-            task = asyncio.create_task(self._emit(batch.run_id))
+            task = asyncio.create_task(self._emit(batch.run_id, batch.key))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _emit(self, run_id: str) -> None:
+    async def _emit(self, run_id: str, key: int) -> None:
         from opentelemetry.trace import get_tracer_provider
 
         from weftline.agent.tracing import emit
 
         try:
-            (created,) = await self._facts_of(run_id, (KIND[RunCreated],))
+            facts_of = facts_around(self._engine, run_id, key)
+            (created,) = await facts_of(run_id, (KIND[RunCreated],))
             head, stored = decode_fact.decode(created.head), decode_created(created.body).plan
             below = isinstance(head, RunCreated) and head.parent is not None
             if not below and decode_plan(stored).code is None:
-                await emit(run_id, agent_of(stored), self._facts_of, provider=get_tracer_provider())
+                await emit(run_id, agent_of(stored), facts_of, provider=get_tracer_provider())
         except Exception:
             logger.exception("run %s: its spans could not be emitted", run_id)
 

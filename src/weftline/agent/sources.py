@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.json import decode
 
@@ -43,6 +43,8 @@ from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
 logger = logging.getLogger(__name__)
 
 NO_DEPS = object()
+Place: TypeAlias = tuple[int, str]
+"""The workspace of a run, and its id: workspaces may have runs of the same id."""
 _MAX_FAULTS = 64
 _ABANDONED_S = 1.0
 """How long hooks and deps that were interrupted may take to notice."""
@@ -75,14 +77,15 @@ class AgentTools:
         self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
         self._opened = Opened()
-        self.running: dict[str, AgentCode] = {}
+        self.running: dict[Place, AgentCode] = {}
         """By run: the code of those that are in memory."""
         self._unfinished: set[AgentCode] = set()
         """Those whose deps have not been left yet. A run may be back in memory before that."""
         self._notifying: set[asyncio.Future[None]] = set()
-        self._faults: dict[str, BaseException] = {}
+        self._faults: dict[Place, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
-        self.facts_of: FactsOf | None = None
+        self.facts_around: Callable[[str, int], FactsOf] | None = None
+        """Reads the log of a run, by its id and key, and of those below it."""
         """Reads the log of a run, for whoever observes the agent's runs."""
         self.code = AgentDigests()
         self.overrides = Overrides()
@@ -115,10 +118,10 @@ class AgentTools:
         """By the name that they are registered under."""
         return {name: setup.agent for name, setup in self._setups.items()}
 
-    def fault_of(self, run_id: str) -> BaseException | None:
+    def fault_of(self, place: Place) -> BaseException | None:
         """What the agent's own code raised in a run that failed with it here, not long ago."""
-        code = self.running.get(run_id)
-        return self._faults.get(run_id) if code is None or code.fault is None else code.fault
+        code = self.running.get(place)
+        return self._faults.get(place) if code is None or code.fault is None else code.fault
 
     async def close(self) -> None:
         """Has the deps of all runs left, and closes the sets of tools."""
@@ -222,8 +225,8 @@ class AgentTools:
             setup, only, observed = await self._walk(setup, plan.path)
         except LookupError as error:
             problem = str(error), error
-        agent, parent = setup.agent, run.parent
-        upper = None if parent is None else self.running.get(parent.run)
+        agent, parent, place = setup.agent, run.parent, (run.workspace, run.id)
+        upper = None if parent is None else self.running.get((run.workspace, parent.run))
         info = RunInfo(
             id=run.id,
             agent=agent.name,
@@ -273,12 +276,12 @@ class AgentTools:
             plan=plan,
             for_client=plan.agent_id is not None or (upper is not None and upper.for_client),
             planner=None if self.planner is None else partial(self.planner, workspace=run.workspace),
-            observed=None if observed or not agent.observers else self._observed(agent, info),
+            observed=None if observed or not agent.observers else self._observed(agent, info, key=run.key),
             above=Ancestors(() if upper is None else upper.listeners, child_id=info.id, depth=info.depth),
-            on_left=self._left,
+            on_left=partial(self._left, place),
             prompts=named_prompts,
         )
-        self.running[run.id] = skilled.runs[run.id] = code
+        self.running[place] = skilled.runs[run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code, toolsets=toolsets)
 
@@ -288,12 +291,12 @@ class AgentTools:
         overrides = [] if self.records is None else await self.overrides.of(self.records, workspace)
         return RunPrompts(agent.prompts, overrides, thread=info.thread_id, labels=info.labels)
 
-    def _observed(self, agent: Definition[Any, Any], run: RunInfo) -> Callable[[], Awaitable[None]]:
+    def _observed(self, agent: Definition[Any, Any], run: RunInfo, *, key: int) -> Callable[[], Awaitable[None]]:
         async def notify_ended() -> None:
             for one in tuple(agent.observers):
                 try:
-                    assert self.facts_of is not None
-                    await one.ended(run, self.facts_of)
+                    assert self.facts_around is not None
+                    await one.ended(run, self.facts_around(run.id, key))
                 except Exception:
                     logger.exception("run %s: its end could not be reported to %r", run.id, one)
 
@@ -304,7 +307,7 @@ class AgentTools:
         if setup is None or run.parent is not None or not setup.agent.observers:
             return
         info = RunInfo(id=run.id, agent=setup.agent.name, metadata=plan.metadata, labels=plan.labels)
-        task = asyncio.ensure_future(self._observed(setup.agent, info)())
+        task = asyncio.ensure_future(self._observed(setup.agent, info, key=run.key)())
         self._notifying.add(task)
         task.add_done_callback(self._notifying.discard)
 
@@ -312,16 +315,16 @@ class AgentTools:
         """Returns when the observers have heard of the ends of runs that were not opened here."""
         await asyncio.gather(*self._notifying)
 
-    def _left(self, code: AgentCode) -> None:
+    def _left(self, place: Place, code: AgentCode) -> None:
         self._unfinished.discard(code)
         if code.fault is not None:
-            self._faults[code.info.id] = code.fault
+            self._faults[place] = code.fault
             while len(self._faults) > _MAX_FAULTS:
                 del self._faults[next(iter(self._faults))]
         if self.on_left is not None:
             self.on_left(code)
-        if self.running.get(code.info.id) is code:  # the run may be back in memory, with code of its own
-            del self.running[code.info.id]
+        if self.running.get(place) is code:  # the run may be back in memory, with code of its own
+            del self.running[place]
 
     async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
         """What a path of subagents leads to, the names of the tools that it has (None for all), and whether somebody

@@ -56,7 +56,8 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
     )
     tools = options.get("tools")
     names = None if tools is None else [name_of(one) for one in tools]
-    return sha256(encode_plan(asked) + repr((options.get("thread"), names)).encode()).digest()
+    rest = (options.get("thread"), names, *([options["run_id"]] if "run_id" in options else ()))
+    return sha256(encode_plan(asked) + repr(rest).encode()).digest()
 
 
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:

@@ -7,16 +7,16 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.operated import operated_run
 from weftline.api.operator import operator_name
 from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
 from weftline.api.views import await_views
-from weftline.errors import NotFound
 from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime import ids
 from weftline.runtime.answering import Answer
+from weftline.runtime.finding import row_of
 from weftline.runtime.names import StoredNames
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import RunRow
+from weftline.store.base import LogReader
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
@@ -27,7 +27,8 @@ _PAGE = 200
 class AskingLogs(Protocol):
     """Where people are asked: a running engine, or a store that nobody runs."""
 
-    async def row(self, key: int) -> RunRow | None: ...
+    @property
+    def logs(self) -> LogReader: ...
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome: ...
 
@@ -50,8 +51,10 @@ async def list_awaits(
     after: list[Any] | None = None,
 ) -> AwaitList:
     """What the runs of a workspace ask people."""
-    root = None if run is None else (await _find(logs, run)).key
     key = await workspaces.find(at, workspace)
+    row = None if run is None else await row_of(logs.logs, run, workspace=key)
+    if run is not None and row is None:  # another workspace may have it
+        return AwaitList([], None)
     if agent is not None:
         agent = await agents.id_of(at, key, agent)
     wanted = AwaitFilter(
@@ -59,7 +62,7 @@ async def list_awaits(
         after=(0, "") if after is None else (after[0], after[1]),
         limit=_PAGE,
         max_bytes=PAGE_BYTES,
-        root=root,
+        root=None if row is None else row.key,
         agents=() if agent is None else (agent,),
         kinds=() if kind is None else (kind,),
         tool=name,
@@ -75,17 +78,11 @@ async def list_awaits(
     return AwaitList(views, [found[-1].run, found[-1].id] if len(page) == _PAGE or len(found) < len(page) else None)
 
 
-async def answer_await(at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any]) -> AnsweredAwait:
-    row = await _find(logs, run)
+async def answer_await(
+    at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any], workspace: str | None = None
+) -> AnsweredAwait:
+    row = await operated_run(at, logs.logs, run, workspace=workspace)
     sent, _ = parsed_as(AnswerModel, body)
     by = operator_name()
     outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)
     return AnsweredAwait(id=id, run_id=run, outcome=outcome, by=by)
-
-
-async def _find(logs: AskingLogs, run: str) -> RunRow:
-    parsed = ids.parse(run, prefix="run_")
-    row = await logs.row(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1]:
-        raise NotFound(f"There is no run {run!r}.")
-    return row

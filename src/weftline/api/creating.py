@@ -45,6 +45,7 @@ class Creating(Protocol):
         idempotency: IdempotencyKey | None = None,
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
+        run_id: str | None = None,
     ) -> str: ...
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None: ...
@@ -115,6 +116,7 @@ async def create_checked(
             idempotency=idempotency,
             secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=caller.workspace),
             blobs=body.blobs,
+            run_id=body.run_id,
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None

@@ -18,6 +18,7 @@ from weftline.api.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.api.budget_operations import list_budgets, set_budget
 from weftline.api.control import Operation
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
+from weftline.api.operated import operated_run
 from weftline.api.run_operations import (
     ControlledRuns,
     EndedLogs,
@@ -147,12 +148,12 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         **{name: partial(operation, at) for name, operation in on_records.items()},
         **{name: partial(operation, at, logs) for name, operation in with_logs.items()},
         "runs.import": partial(import_file, at, logs, store),
-        "runs.fork": partial(fork, at, logs, store),
+        "runs.fork": partial(fork, at, logs),
         "budgets.list": partial(list_budgets, at, store),
         "budgets.set": partial(set_budget, at, store),
-        "calls.list": partial(list_calls, logs, store),
+        "calls.list": partial(list_calls, at, logs),
         "calls.in_doubt": partial(list_doubts, at, logs),
-        "grants.list": partial(list_grants, at, logs, store),
+        "grants.list": partial(list_grants, at, logs),
         "store.backup": partial(_back_up, store),
         "store.shrink": partial(_shrink, store),
         "store.resume": logs.resume_all,
@@ -342,7 +343,7 @@ async def _list_deliveries(
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        run = await logs.row(row.run)
+        run = await logs.logs.run(row.run)
         found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
@@ -388,11 +389,8 @@ async def _shrink(store: Store) -> int:
     return freed
 
 
-async def _cancel_run(at: Workspaces, logs: Logs, *, id: str) -> Cancelled:
-    parsed = ids.parse(id, prefix="run_")
-    row = await logs.row(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1]:
-        raise NotFound(f"There is no run {id!r}.")
+async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
+    row = await operated_run(at, logs.logs, id, workspace=workspace)
     return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 

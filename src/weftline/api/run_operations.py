@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from weftline.agent.imported import import_export
 from weftline.api.forking import Forking, fork_run, parse_fork
+from weftline.api.operated import operated_run
 from weftline.api.operator import operator_name
 from weftline.api.schemas.awaits import (
     Acknowledged,
@@ -21,14 +22,11 @@ from weftline.api.schemas.awaits import (
     parsed_as,
 )
 from weftline.api.views import call_views, grant_views
-from weftline.errors import NotFound
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
-from weftline.replay.refusing import find_run
-from weftline.runtime import ids
 from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.grants import LoggedGrant
-from weftline.store.base import RunRow, Store
+from weftline.store.base import LogReader, RunRow, Store
 from weftline.wire.calls import Call
 from weftline.wire.grants import Grant
 from weftline.workspace import workspaces
@@ -56,12 +54,12 @@ async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: st
     return await import_export(store.log, logs, at, export, workspace=await workspaces.ensure(at, workspace))
 
 
-async def list_calls(logs: EndedLogs, store: Store, *, run: str) -> list[Call]:
-    return call_views(await logs.calls(await find_run(store.log, run)))
+async def list_calls(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Call]:
+    return call_views(await logs.calls(await operated_run(at, logs.logs, run, workspace=workspace)))
 
 
-async def list_grants(at: Workspaces, logs: EndedLogs, store: Store, *, run: str) -> list[Grant]:
-    return await grant_views(at, await logs.grants(await find_run(store.log, run)))
+async def list_grants(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Grant]:
+    return await grant_views(at, await logs.grants(await operated_run(at, logs.logs, run, workspace=workspace)))
 
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:
@@ -73,7 +71,8 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
 class ControlledRuns(Protocol):
     """Where people say something to runs: a running engine, or a store that nobody runs."""
 
-    async def row(self, key: int) -> RunRow | None: ...
+    @property
+    def logs(self) -> LogReader: ...
 
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
@@ -93,36 +92,36 @@ class ControlledRuns(Protocol):
     async def follow_up(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
 
 
-async def pause(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+async def pause(
+    at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
+) -> Acknowledged:
     sent, _ = parsed_as(PauseModel, body)
-    by = operator_name()
-    await logs.pause((await _row(logs, run)).key, reason=sent.reason, requested_by=by, labels=sent.labels)
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
+    await logs.pause(row.key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
 
-async def resume(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> Acknowledged:
+async def resume(
+    at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
+) -> Acknowledged:
     sent, _ = parsed_as(ResumeModel, body)
-    key, by = (await _row(logs, run)).key, operator_name()
-    await logs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
+    await logs.resume(row.key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
 
-async def message(at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any]) -> QueuedMessage:
+async def message(
+    at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
+) -> QueuedMessage:
     sent, _ = parsed_as(MessageToRunModel, body)
-    key, by = (await _row(logs, run)).key, operator_name()
+    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
     send = logs.steer if sent.mode == "steer" else logs.follow_up
-    return QueuedMessage(id=await send(key, sent.text, by=by, labels=sent.labels), by=by)
+    return QueuedMessage(id=await send(row.key, sent.text, by=by, labels=sent.labels), by=by)
 
 
-async def _row(logs: ControlledRuns, run: str) -> RunRow:
-    parsed = ids.parse(run, prefix="run_")
-    row = await logs.row(parsed[0]) if parsed is not None else None
-    if row is None or parsed is None or row.salt != parsed[1]:
-        raise NotFound(f"There is no run {run!r}.", reason="unknown_run")
-    return row
-
-
-async def fork(at: Workspaces, logs: EndedLogs, store: Store, *, run: str, changes: dict[str, Any]) -> str:
-    row = await find_run(store.log, run)
+async def fork(
+    at: Workspaces, logs: EndedLogs, *, run: str, changes: dict[str, Any], workspace: str | None = None
+) -> str:
+    row = await operated_run(at, logs.logs, run, workspace=workspace)
     asked, _ = parse_fork(changes)
     return await fork_run(logs, at, row, asked, requested_by=operator_name())

@@ -50,8 +50,8 @@ def create(workspace: str, file: Path, db: Path, as_json: bool) -> None:
 def update(name: str, workspace: str, file: Path, db: Path, as_json: bool) -> None:
     """Replace the definition of an agent, by its id or slug, and print its id.
 
-    What the file does not have is gone, but for the slug. Secrets that are `[redacted]`, as `show` prints them, stay.
-    Existing runs and sessions keep what they began with.
+    Fields that are not in the file are removed, except the slug. Secrets that are `[redacted]`, as `show` prints them,
+    stay. Existing runs and sessions keep what they started with.
     """
     from weftline.cli.admin import administer
 

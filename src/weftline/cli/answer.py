@@ -19,10 +19,10 @@ from weftline.cli.where import URL, WORKSPACE
 @DB
 @JSON
 def command(ref: str, values: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Answer a question of a run, comment on its plan, or say what the result of a call was that is in doubt.
+    """Answer a run's question, comment on its plan, or give the result of a call in doubt.
 
-    AWAIT is as `weftline awaits` prints it, or a run that asks one thing only. Give several answers where several
-    options may be chosen, and one to each where several questions are asked.
+    AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing. Give several answers if several
+    options may be chosen, and one for each if there are several questions.
     """
     value = values[0] if len(values) == 1 else list(values)
     respond(ref, {"outcome": "answered", "value": value}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -37,9 +37,9 @@ def command(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Allow the call that a run asks about, or approve its plan.
+    """Approve the call that a run asks about, or its plan.
 
-    AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
+    AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing.
     """
     answer: dict[str, Any] = {"outcome": "approved"}
     if args is not None:

@@ -21,9 +21,9 @@ class _ListsByDefault(click.Group):
 
 @click.group(cls=_ListsByDefault)
 def command() -> None:
-    """What runs ask people: on the server that --url names, or in a store of this machine.
+    """What runs ask people: on the server that --url names, or in a store on this machine.
 
-    `weftline approve`, `deny` and `answer` say what you think of it.
+    Answer with `weftline approve`, `deny` and `answer`.
     """
 
 
@@ -46,7 +46,7 @@ def list_awaits(
     db: Path,
     as_json: bool,
 ) -> None:
-    """List what is open, oldest runs first: a table on a terminal, otherwise what to answer by."""
+    """List what is open, oldest runs first: a table on a terminal, otherwise the ids to answer with."""
     from weftline.cli.found_awaits import open_awaits
     from weftline.cli.terminal import ago, is_terminal, show_table
 

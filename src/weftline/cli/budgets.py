@@ -19,7 +19,7 @@ RUN = click.option("--run", help="The budget of a run that was started with one,
 
 @click.group()
 def command() -> None:
-    """What may be spent, and what was."""
+    """Limits on spending, and what was spent."""
 
 
 @command.command("set")
@@ -54,7 +54,7 @@ def _set(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Set the limits of a workspace, an agent, a session or a run, in place of those that it has.
+    """Replace the limits of a workspace, an agent, a session or a run.
 
     A run that waits because a call did not fit continues if its limit is raised.
     """

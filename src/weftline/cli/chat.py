@@ -28,7 +28,7 @@ _BY = "terminal"
 @click.argument("app", type=click.Path(path_type=Path))
 @click.option("--agent", "name", metavar="NAME", help="Which agent of the file. [default: the only one]")
 def command(app: Path, name: str | None) -> None:
-    """Talk to an agent of a Python file, in this process. Nothing is kept.
+    """Talk to an agent from a Python file, in this process. Nothing is kept.
 
     Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
     """

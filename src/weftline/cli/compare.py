@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(first: str, second: str, workspace: str | None, db: Path, as_json: bool) -> None:
     """Show two runs that have ended side by side, such as a run and its fork.
 
-    What a fork has from its origin stands apart: nothing of it was paid for again. The store may be in use by a server.
+    What a fork inherited is shown separately: it was not paid for again. The store may be in use by a server.
     """
     from msgspec.json import encode
 

@@ -30,7 +30,7 @@ _LABELS = click.option(
 def pause(
     run_id: str, reason: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
-    """Let what a run is doing come to its end, and begin nothing new until it is resumed."""
+    """Finish what a run is doing, and start nothing new until it is resumed."""
     body = {"reason": reason, "labels": _labels(labels)}
     _send(run_id, "pause", body, "paused", url=url, workspace=workspace, db=db, as_json=as_json)
 
@@ -56,7 +56,7 @@ def resume(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Let a paused run go on."""
+    """Let a paused run continue."""
     body = {"notes": notes, "messages": list(messages), "labels": _labels(labels)}
     _send(run_id, "resume", body, "resumed", url=url, workspace=workspace, db=db, as_json=as_json)
 
@@ -72,7 +72,7 @@ def resume(
 def steer(
     run_id: str, text: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
-    """Say something to a run at its next turn. Calls that have not begun by then are skipped."""
+    """Send a message to a run, to be read at its next turn. Calls that have not started by then are skipped."""
     body = {"text": text, "mode": "steer", "labels": _labels(labels)}
     _send(run_id, "message", body, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
@@ -88,7 +88,7 @@ def steer(
 def follow_up(
     run_id: str, text: str, labels: tuple[str, ...], url: str | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
-    """Say something to a run when it would otherwise end."""
+    """Send a message to a run, to be read when it would otherwise end."""
     body = {"text": text, "mode": "follow_up", "labels": _labels(labels)}
     _send(run_id, "message", body, "", url=url, workspace=workspace, db=db, as_json=as_json)
 
@@ -124,7 +124,8 @@ def _send(
     else:
         from weftline.cli.admin import administer
 
-        response = administer(db, f"runs.{verb}", run=asyncio.run(_completed(run_id, workspace, db)), body=body)
+        run = asyncio.run(_completed(run_id, workspace, db))
+        response = administer(db, f"runs.{verb}", run=run, body=body, workspace=workspace)
     click.echo(json.dumps(response) if as_json else done or response["id"])
 
 

@@ -19,8 +19,8 @@ from weftline.cli.where import URL, WORKSPACE
 @DB
 @JSON
 def command(ref: str, reason: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Do not allow the call that a run asks about, or do not answer its question. The model reads the REASON.
+    """Deny the call that a run asks about, or decline to answer its question. The model reads the REASON.
 
-    AWAIT is as `weftline awaits` prints it, or a run that asks one thing only.
+    AWAIT is an id as `weftline awaits` prints it, or a run that asks only one thing.
     """
     respond(ref, {"outcome": "denied", "reason": reason}, url=url, workspace=workspace, db=db, as_json=as_json)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def command(
     app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
-    """Show what needs a person, and which unfinished runs the present code would touch.
+    """Show what needs a person, and which unfinished runs this code would affect.
 
     APP, --tools and --config are what `weftline serve` would be started with. The store may be in use by a server with
     other code. Nothing is changed.

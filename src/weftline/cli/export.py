@@ -20,10 +20,10 @@ from weftline.cli.where import WORKSPACE
 @DB
 @JSON
 def command(run_id: str, output: Path | None, force: bool, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Write a run that has ended, and those below it, as JSON lines to a file or to standard output.
+    """Write a run that has ended, and those of its subagents, as JSON lines to a file or to standard output.
 
-    RUN is the id of a run, of which the beginning is enough, or that of a session: then all of its runs are written,
-    which must have ended, and what was said in it. The store may be in use by a server.
+    RUN is the id of a run, or the beginning of one, or the id of a session: then its messages and all of its runs are
+    written, which must have ended. The store may be in use by a server.
     """
     if as_json and output is None:
         raise click.UsageError("--json says what was written to a file: name one with --output.")

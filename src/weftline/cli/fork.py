@@ -38,7 +38,7 @@ def command(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Go on from a turn of a RUN that has ended, as a new run, and print its id.
+    """Continue from a turn of a RUN that has ended, as a new run, and print its id.
 
     Nothing before that turn is repeated. Without --url this asks the server that has the store open. `weftline compare`
     shows both side by side.
@@ -53,7 +53,8 @@ def command(
         from weftline.cli.admin import administer
         from weftline.cli.ended_runs import completed
 
-        forked = administer(db, "runs.fork", run=asyncio.run(completed(run_id, workspace, db)), changes=changes)
+        run = asyncio.run(completed(run_id, workspace, db))
+        forked = administer(db, "runs.fork", run=run, changes=changes, workspace=workspace)
     click.echo(json.dumps({"run": forked, "turn": turn}) if as_json else forked)
 
 

@@ -83,7 +83,7 @@ def answer(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | 
         run, id = _only(_in_store(workspace, db, {"run": run}), ref)
     else:
         run = asyncio.run(_completed(run, workspace, db))
-    return administer(db, "awaits.answer", run=run, id=id, body=body)
+    return administer(db, "awaits.answer", run=run, id=id, body=body, workspace=workspace)
 
 
 async def _answer_at_server(ref: str, body: dict[str, Any], url: str, workspace: str | None) -> dict[str, Any]:

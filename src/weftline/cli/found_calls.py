@@ -21,7 +21,7 @@ def find_calls(run_id: str | None, *, url: str | None, workspace: str | None, db
     if url is not None:
         return asyncio.run(_at_server(run_id, url, workspace))
     if run_id is not None:
-        return administer(db, "calls.list", run=asyncio.run(completed(run_id, workspace, db)))
+        return administer(db, "calls.list", run=asyncio.run(completed(run_id, workspace, db)), workspace=workspace)
     slugs = [workspace] if workspace is not None else administer(db, "workspaces.list")
     found: list[dict[str, Any]] = []
     for slug in slugs:
@@ -37,7 +37,7 @@ def find_calls(run_id: str | None, *, url: str | None, workspace: str | None, db
 
 def find_grants(run_id: str, *, url: str | None, workspace: str | None, db: Path) -> list[dict[str, Any]]:
     if url is None:
-        return administer(db, "grants.list", run=asyncio.run(completed(run_id, workspace, db)))
+        return administer(db, "grants.list", run=asyncio.run(completed(run_id, workspace, db)), workspace=workspace)
     return asyncio.run(_grants_at_server(run_id, url, workspace))
 
 

@@ -20,6 +20,7 @@ from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
+from weftline.runtime.finding import row_of
 from weftline.runtime.names import StoredNames
 from weftline.runtime.parents import parent_of
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
@@ -61,13 +62,8 @@ class RunQuery(Struct, frozen=True, kw_only=True):
     def matching(self, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [run for run in runs if run.get("inDoubt")] if self.in_doubt else list(runs)
 
-    def cut(self, found: list[dict[str, Any]], cursor: str | None) -> RunList:
-        """As many as are wanted, and where the list continues; `cursor` is where it does after all of `found`."""
-        if self.limit is None or len(found) <= self.limit:
-            return RunList(found, cursor)
-        last = ids.parse(found[self.limit - 1]["id"], prefix="run_")
-        assert last is not None
-        return RunList(found[: self.limit], cursor_of(last[0]))
+    def is_exceeded(self, found: int) -> bool:
+        return self.limit is not None and found > self.limit
 
 
 class RunList(Struct, frozen=True):
@@ -112,10 +108,15 @@ class ServerRuns:
             }
             page = await self._page(asked)
             found += wanted.matching(page["runs"])
+            if wanted.is_exceeded(len(found)):
+                found = found[: wanted.limit]
+                up_to = [run["id"] for run in page["runs"]].index(found[-1]["id"]) + 1
+                cursor = (await self._page({**asked, "limit": str(up_to)}))["nextCursor"]
+                break
             cursor = page["nextCursor"]
             if cursor is None:
                 break
-        return wanted.cut(found, cursor)
+        return RunList(found, cursor)
 
     async def _page(self, asked: dict[str, str | None]) -> dict[str, Any]:
         query = [(name, value) for name, value in asked.items() if value is not None]
@@ -129,8 +130,6 @@ class ServerRuns:
         return _only([run["id"] for run in page["runs"] if run["id"].startswith(start)], start)
 
     async def _is_whole(self, start: str) -> bool:
-        if ids.parse(start, prefix="run_") is None:
-            return False
         try:
             await self.show(start)
         except ClientNotFound:
@@ -181,19 +180,24 @@ class StoredRuns:
         while True:
             left = wanted.page(len(found))
             rows = await self._store.log.runs(replace(matching, before=before, limit=left + 1))
-            found += wanted.matching([await self._listed(row) for row in rows[:left]])
+            for row in rows[:left]:
+                if wanted.is_exceeded(len(found) + 1):
+                    return RunList(found, cursor_of(before or 0))
+                found += wanted.matching([await self._listed(row)])
+                before = row.key
             if len(rows) <= left:
-                return wanted.cut(found, None)
-            before = rows[left - 1].key
+                return RunList(found, None)
             if wanted.limit is not None and len(found) >= wanted.limit:
-                return wanted.cut(found, cursor_of(before))
+                return RunList(found, cursor_of(before or 0))
 
     async def complete(self, start: str) -> str:
-        if not is_prefix(start):
+        key = await self._key()
+        if await row_of(self._store.log, start, workspace=key) is not None:
             return start
-        rows = await runs_with_prefix(self._store.log, start, RunFilter(workspace=await self._key(), limit=2))
-        found = [ids.run_id(row.key, row.salt) for row in rows]
-        return start if start in found else _only(found, start)
+        if not is_prefix(start):
+            raise NotFound(f"There is no run {start!r}.")
+        rows = await runs_with_prefix(self._store.log, start, RunFilter(workspace=key, limit=2))
+        return _only([ids.run_id(row.key, row.salt) for row in rows], start)
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return decode(snapshot(await run_view(self, await self._find(run_id))))
@@ -224,10 +228,8 @@ class StoredRuns:
         return await stored_receipt(self._store.log, key, "")
 
     async def _find(self, run_id: str) -> RunRow:
-        parsed = ids.parse(run_id, prefix="run_")
-        row = await self._store.log.run(parsed[0]) if parsed is not None else None
-        key = await self._key()
-        if row is None or parsed is None or row.salt != parsed[1] or (key is not None and row.workspace != key):
+        row = await row_of(self._store.log, run_id, workspace=await self._key())
+        if row is None:
             raise NotFound(f"There is no run {run_id!r}.")
         return row
 

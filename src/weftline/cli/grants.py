@@ -19,8 +19,8 @@ from weftline.cli.where import URL, WORKSPACE, chosen_url
 def command(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """List what people allowed a run to do: a table on a terminal, otherwise the ids of the awaits.
 
-    With --json each has the exact arguments that it was given for, whether they were edited, by whom and when, when it
-    runs out, and which calls used it. The beginning of the run's id is enough.
+    With --json each has the exact arguments that were approved, whether they were edited, by whom and when, when it
+    expires, and which calls used it. The beginning of the run's id is enough.
     """
     from weftline.cli.found_calls import find_grants
     from weftline.cli.terminal import ago, is_terminal, show_table

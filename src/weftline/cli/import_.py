@@ -18,9 +18,8 @@ from weftline.cli.output import DB, JSON
 def command(file: Path, workspace: str, db: Path, as_json: bool) -> None:
     """Add the runs of an exported FILE to the store, and print the ids of those that are new.
 
-    They keep their ids and are only there to be read. A session is a new one, which can be gone on with; its id is
-    printed last. A server may have the store open. Importing a file again changes
-    nothing.
+    They keep their ids and can only be read, replayed and forked. A session becomes a new one, which can be continued;
+    its id is printed last. A server may have the store open. Importing a file again changes nothing.
     """
     from weftline.cli.admin import administer
 

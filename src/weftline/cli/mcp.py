@@ -16,7 +16,7 @@ WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Who
 
 @click.group()
 def command() -> None:
-    """Logins at MCP servers that runs use."""
+    """Logins for MCP servers that runs use."""
 
 
 @command.command()
@@ -40,10 +40,10 @@ def login(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Log in at an MCP server: prints an address to open in a browser, and stores what a person allows there.
+    """Log in to an MCP server: prints a URL to open in a browser, and stores the login.
 
-    Runs of the workspace that name this URL as an mcp tool use the login from then on. It is stored sealed, and renewed
-    as long as the server allows.
+    Runs of the workspace that name this URL as an mcp tool use the login from then on. It is stored encrypted, and
+    refreshed as long as the server allows.
     """
     from msgspec import to_builtins
 
@@ -83,7 +83,7 @@ def login(
 @DB
 @JSON
 def list_logins(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the addresses of the servers that a workspace is logged in at."""
+    """Print the URLs of the servers that a workspace is logged in to."""
     from weftline.cli.admin import administer
 
     show_all(administer(db, "mcp.logins.list", workspace=workspace), id_field="url", as_json=as_json)
@@ -95,7 +95,7 @@ def list_logins(workspace: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Forget a login. What the person has allowed ends only at the server itself."""
+    """Delete a login here. The consent itself can only be revoked at the MCP server."""
     from weftline.cli.admin import administer
     from weftline.redaction import redact_url
 

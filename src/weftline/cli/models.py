@@ -35,7 +35,7 @@ def command(
     search: str,
     as_json: bool,
 ) -> None:
-    """List the models that runs can name, and the providers that are not available with the reason.
+    """List the models that runs can use, and the providers that are not available, with the reason.
 
     Reads the same configuration and environment as `serve`. The store is read only for --workspace. Without --of no
     provider is contacted.

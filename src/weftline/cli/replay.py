@@ -38,10 +38,10 @@ def command(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Run a RUN again that has ended, with models, tools and people answered from its log.
+    """Run a RUN that has ended again, with the answers of models, tools and people from its log.
 
     RUN is an id, or an exported file. No network, key or tool is used, and nothing is written to the store. The exit
-    code is 0 if the same comes out, 1 at the first difference, and 2 for a run that cannot be replayed.
+    code is 0 if nothing differs, 1 at the first difference, and 2 for a run that cannot be replayed.
     """
     from msgspec.json import encode
 

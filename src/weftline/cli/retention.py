@@ -15,7 +15,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @click.group()
 def command() -> None:
-    """Removing old logs. Nothing is removed unless you ask for it."""
+    """Remove old logs. Nothing is removed unless you ask for it."""
 
 
 @command.command()
@@ -24,7 +24,7 @@ def command() -> None:
 @DB
 @JSON
 def run(older_than: str, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Remove the logs of runs that ended longer ago than that.
+    """Remove the logs of runs that ended longer ago than a given time.
 
     Each keeps its row and its last entry, so that its snapshot still says how it ended; a reader of its stream gets a
     `gap` event for what is gone. The file shrinks by what that frees. Prints how many runs had something to remove.

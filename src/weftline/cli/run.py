@@ -38,6 +38,7 @@ class RunRequest(Struct, frozen=True):
     workspace: str | None
     attachments: Sequence[str] = ()
     """Paths of files, or addresses."""
+    run_id: str | None = None
 
     def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
         from weftline.client.attachments import attachments_on_wire
@@ -55,6 +56,7 @@ class RunRequest(Struct, frozen=True):
             "systemPrompt": self.system,
             "tools": tools,
             "attachments": attachments or None,
+            "runId": self.run_id,
         }
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
@@ -76,6 +78,7 @@ class RunRequest(Struct, frozen=True):
     metavar="FILE",
     help="An image or a file to send along, or its address; may be repeated.",
 )
+@click.option("--run-id", metavar="ID", help="What the run is to be known by, in place of a generated id.")
 @URL
 @WORKSPACE
 @click.option(
@@ -94,6 +97,7 @@ def command(
     system: str | None,
     tools: Path | None,
     attachments: tuple[str, ...],
+    run_id: str | None,
     url: str | None,
     workspace: str | None,
     db: Path | None,
@@ -104,16 +108,16 @@ def command(
     """Run PROMPT and show what happens, in this process or on the server that --url names.
 
     PROMPT comes from standard input if it is - or left out. On a terminal the text appears as the model writes it;
-    otherwise standard output gets the final text alone, or with --json every event as a line.
+    otherwise standard output gets only the final text, or with --json one line per event.
 
-    Ctrl-C says how to follow and cancel the run; a second one leaves it to the server, or cancels it if there is none.
+    Ctrl-C prints how to follow and cancel the run; a second one leaves it to the server, or cancels it without one.
 
     Exit codes: 0 the run succeeded, 1 it could not be started or followed, 2 wrong usage, 3 it failed, 4 it was
     cancelled, 130 interrupted.
     """
     from weftline.cli.screen import Screen
 
-    asked = RunRequest(_prompt(prompt), agent, model, system, tools, workspace, attachments)
+    asked = RunRequest(_prompt(prompt), agent, model, system, tools, workspace, attachments, run_id)
     screen = Screen(as_json=as_json)
     server = chosen_url(url)
     if server is not None:
@@ -177,6 +181,7 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                     system_prompt=asked.system,
                     tools=handed_over,
                     attachments=asked.attachments,
+                    run_id=asked.run_id,
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None

@@ -25,7 +25,7 @@ _MAX_LIMIT = 10_000
 
 @click.group()
 def command() -> None:
-    """Runs: on the server that --url names, or in a store of this machine.
+    """Runs: on the server that --url names, or in a store on this machine.
 
     A store can be read while a server is using it.
     """
@@ -113,7 +113,7 @@ def list_runs(
 @DB
 @JSON
 def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Show a run: how it stands or ended, what it cost, and its final text. The beginning of its id is enough."""
+    """Show a run: its status, what it cost, and its final text. The beginning of its id is enough."""
 
     async def find() -> dict[str, Any]:
         async with _runs(chosen_url(url), workspace, db) as runs:
@@ -136,8 +136,8 @@ def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json:
 def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Show the events of a run: live with --url, otherwise those that the store has.
 
-    Tool calls for the run's client are not answered. Exit codes are those of `weftline run`, and 5 if the store
-    has no end of the run yet. The beginning of its id is enough.
+    Tool calls for the run's client are not answered. Exit codes are those of `weftline run`, and 5 if the run
+    has not ended in the store. The beginning of its id is enough.
     """
     from weftline.cli.screen import EXIT_CODES, NOT_ENDED, Screen
 
@@ -167,7 +167,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 @DB
 @JSON
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Cancel a run and print its status. One that has ended stays as it is. The beginning of its id is enough.
+    """Cancel a run and print its status. A run that has ended is not changed. The beginning of its id is enough.
 
     Without --url this asks the server that has the store open.
     """
@@ -177,7 +177,8 @@ def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_jso
     else:
         from weftline.cli.admin import administer
 
-        receipt = administer(db, "runs.cancel", id=asyncio.run(_completed(run_id, workspace, db)))
+        whole_id = asyncio.run(_completed(run_id, workspace, db))
+        receipt = administer(db, "runs.cancel", id=whole_id, workspace=workspace)
     click.echo(json.dumps(receipt) if as_json else receipt["status"])
     if receipt["status"] != "cancelled":
         click.echo("The run had already ended: nothing was cancelled.", err=True)

@@ -16,7 +16,7 @@ SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
 
 @click.group()
 def command() -> None:
-    """Runs that begin at a time, or again and again."""
+    """Runs that start at a given time, once or repeatedly."""
 
 
 @command.command()
@@ -82,7 +82,7 @@ def add(
 @DB
 @JSON
 def _list(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's schedules; on a terminal also when each is due, and what became of it last."""
+    """Print the ids of a workspace's schedules; on a terminal also when each is due, and its last outcome."""
     from weftline.cli.admin import listed
 
     found = listed(db, "schedules.list", workspace=workspace)
@@ -118,7 +118,7 @@ def remove(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def pause(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Switch a schedule off. Runs that it has started go on."""
+    """Switch a schedule off. Runs that it has started continue."""
     _switch(db, workspace, schedule_id, enabled=False, as_json=as_json)
 
 
@@ -128,7 +128,7 @@ def pause(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
 @DB
 @JSON
 def resume(schedule_id: str, workspace: str, db: Path, as_json: bool) -> None:
-    """Switch a schedule on again and print when it is due. It makes up for nothing."""
+    """Switch a schedule on again and print when it is due. It does not make up for missed times."""
     _switch(db, workspace, schedule_id, enabled=True, as_json=as_json)
 
 

@@ -16,7 +16,7 @@ from weftline.cli.output import DB, JSON
 def command(db: Path, as_json: bool) -> None:
     """Return unused space to the disk, and say how much.
 
-    It works in small steps that leave others at least half of the time. `weftline retention run` does this at its end.
+    It works in small steps and leaves at least half the time to others. `weftline retention run` does this at its end.
     """
     freed = shrink(db)
     click.echo(json.dumps({"bytes": freed}) if as_json else f"{freed:,} bytes were returned to the disk.")

@@ -41,6 +41,7 @@ class MessageOptions(TypedDict, total=False):
     metadata: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     turn_id: str | None
+    run_id: str | None
     memo: Mapping[str, Any] | None
     search_attributes: Mapping[str, Any] | None
     task_queue: str | None
@@ -107,6 +108,7 @@ _WIRE = {
     "metadata": "metadata",
     "labels": "labels",
     "turn_id": "turnId",
+    "run_id": "runId",
     "memo": "memo",
     "search_attributes": "searchAttributes",
     "task_queue": "taskQueue",

@@ -185,3 +185,8 @@ class Batch(_Room, frozen=True):
         if not open:
             return False
         return paused or not any(self.calls[one].parent == index for one in self.next_nested(limit))
+
+
+def await_id(turn: int, index: int, call: Call) -> str:
+    """The id of the next await about a call."""
+    return f"await_{turn}_{index}_{call.awaits + 1}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from weftline import prompts, prompts_code, prompts_people, prompts_policy
-from weftline.kernel import budgeting, guards, leases, policies
-from weftline.kernel.calls import asks_about_doubt, await_id, earliest_deadline, next_waiting
-from weftline.kernel.endings import await_closed, blocked, closed, end, parent_id, result_of_answer
+from weftline.kernel import budgeting, guards, leases, lost, policies
+from weftline.kernel.calls import earliest_deadline, next_waiting
+from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
-    AwaitKind,
-    AwaitOpened,
     BudgetExceeded,
     CallOpened,
     CallStarted,
@@ -28,7 +26,6 @@ from weftline.kernel.state import (
     Decision,
     FinishChild,
     New,
-    Reconcile,
     RunTool,
     StartChild,
     State,
@@ -82,7 +79,7 @@ def carry_on(s: State) -> Decision:
             if not s.may_be_cut_off(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
-            _recover(s, index, call, append, start, still=s.control.paused or overdue)
+            lost.tool_call(s, index, call, append, start, still=s.control.paused or overdue)
     if not s.control.paused and not overdue and (batch.next < len(batch.calls) or batch.held):
         _begin(s, append, start)
     if append:
@@ -133,14 +130,6 @@ def _only_people_can_help(s: State) -> bool:
     return not s.open_children and all(question.kind != "call" for question in s.questions.open.values())
 
 
-def _ask(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -> New:
-    """Asks a person about a call. The id is the same wherever and however often this is decided."""
-    call, turn = s.batch.calls[index], s.turn - 1
-    id = await_id(turn, index, call)
-    timeout_us = s.limits.await_timeout_us if timeout_us is None else timeout_us
-    return New(AwaitOpened(turn, index, id, kind, call.digest, timeout_us))
-
-
 def _outdated(s: State) -> list[New]:
     """Asks again about calls that did not begin while their approval held.
 
@@ -150,35 +139,12 @@ def _outdated(s: State) -> list[New]:
     for index, call in enumerate(s.batch.calls):
         if call.grant is not None and call.grant.expires_at <= s.now:
             if call.asks is not None and call.stage == "asked":
-                append.append(_ask(s, index, call.asks.kind, call.asks.timeout_us))
+                append.append(ask_person(s, index, call.asks.kind, call.asks.timeout_us))
             elif call.stage == "opened":
                 append.append(closed(s, index, "skipped", prompts_people.APPROVAL_LAPSED))
             else:
-                append.append(_ask(s, index, "doubt"))
+                append.append(ask_person(s, index, "doubt"))
     return append
-
-
-def _recover(s: State, index: int, call: Call, append: list[New], start: list[Command], *, still: bool) -> None:
-    """A call begun before a crash: its effect says what may be done about it, or else a person does. `still`: nothing
-    begins for now."""
-    if call.awaiting:
-        pass
-    elif results := result_of_answer(s, index):
-        append += results
-    elif call.grant is not None:
-        if not still:
-            append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
-    elif call.effect == "once":
-        if asks_about_doubt(s, call):
-            append.append(_ask(s, index, "doubt"))
-        else:
-            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
-    elif still:
-        pass
-    elif call.effect == "reconcile":
-        start.append(Reconcile(s.turn - 1, index, call.attempt))
-    else:
-        append.append(New(CallStarted(s.turn - 1, index, call.attempt + 1)))
 
 
 def _not_waited_for(s: State) -> list[New]:
@@ -364,7 +330,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.asks is not None and call.grant is None:
         if not s.limits.interrupts_allowed:
             return blocked(s, index, "blocked", prompts_people.nobody_asked(name))
-        return (_ask(s, index, call.asks.kind, call.asks.timeout_us),)
+        return (ask_person(s, index, call.asks.kind, call.asks.timeout_us),)
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     parent = parent_id(s, call)
     opened = CallOpened(
@@ -433,7 +399,7 @@ def _after(s: State) -> Decision:
         case "finalize":
             return Decision((_force_final("tool_failure"),))
         case "await_clarification" if s.batch.lacking is not None:
-            return Decision((_ask(s, s.batch.lacking, "clarification"),))
+            return Decision((ask_person(s, s.batch.lacking, "clarification"),))
         case _:
             pass
     limits, streak = s.limits, s.guards.streak

@@ -335,11 +335,6 @@ def _lacks(batch: Batch, head: CallClosed) -> bool:
     return head.hint == "missing_fields" and not head.parent and (batch.lacking is None or head.index < batch.lacking)
 
 
-def await_id(turn: int, index: int, call: Call) -> str:
-    """The id of the next await about a call."""
-    return f"await_{turn}_{index}_{call.awaits + 1}"
-
-
 def external_id(turn: int) -> str:
     """The id under which the calls of a turn that clients carry out are answered together."""
     return f"external_{turn}"

@@ -3,7 +3,10 @@
 Entries come before commands: the driver commits and folds them and asks again, and starts commands only when there is
 nothing left to append. All guards live below this: loop detection, budgets, caps, deadlines, cancel, pause, steering,
 doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model, `batches` on
-the calls of a turn, `endings` on the last append.
+the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
+
+Whether the process died in between makes no difference here: the state is the same, but for what `run.adopted` has
+marked as lost.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel import budgeting, compaction, policies
+from weftline.kernel import budgeting, compaction, lost, policies
 from weftline.kernel.batches import carry_on
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
@@ -50,7 +53,7 @@ def _go_on(s: State) -> Decision:
     attempt = s.attempt
     if attempt.open:
         if attempt.lost:
-            return Decision((New(settled(s, "abandoned")),))
+            return lost.model_call(s)
         return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
     if s.step == "batch":
         return carry_on(s)

@@ -1,4 +1,4 @@
-"""How things end: a call without its tool, an attempt without its outcome, a run."""
+"""How things end: a call without its tool, an attempt without its outcome, a run. Or a person is asked first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Literal
 
 from weftline import prompts
 from weftline.kernel import compaction
+from weftline.kernel.batch import await_id
 from weftline.kernel.entries import (
     OF_RUN,
     AttemptFailed,
     AwaitClosed,
+    AwaitKind,
+    AwaitOpened,
     AwaitOutcome,
     CallClosed,
     CallOpened,
@@ -155,3 +158,11 @@ def await_closed(s: State, index: int, outcome: AwaitOutcome) -> New:
     """Closes the await about a call without an answer."""
     call = s.batch.calls[index]
     return New(AwaitClosed(s.turn - 1, index, call.awaiting, outcome, by="runtime", digest=call.digest))
+
+
+def ask_person(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -> New:
+    """Asks a person about a call. The id is the same wherever and however often this is decided."""
+    call, turn = s.batch.calls[index], s.turn - 1
+    id = await_id(turn, index, call)
+    timeout_us = s.limits.await_timeout_us if timeout_us is None else timeout_us
+    return New(AwaitOpened(turn, index, id, kind, call.digest, timeout_us))

@@ -36,7 +36,7 @@ from weftline.kernel.words import OF_RUN as OF_RUN
 from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
-FORMAT = 7
+FORMAT = 8
 """The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
 
 It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
@@ -175,6 +175,10 @@ class Parent(Head, frozen=True):
     """The accounts that its calls are booked on besides its own and its workspace's, the nearest first."""
     budgets: dict[str, BudgetRule] = {}
     """What the runs among these may spend, by account."""
+    key: int = 0
+    """Of `run`, if that was given its id: others have their keys in theirs."""
+    root_key: int = 0
+    """The same of `root`."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):

@@ -1,4 +1,4 @@
-"""The only place that uses aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
+"""The place that uses aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
 
 What measurably matters (docs/decisions/0003-direct-transport.md): one session, no look at the environment per request,
 no traces, no aiohttp timer per request, and bodies in the pieces that the socket delivered.
@@ -10,8 +10,9 @@ import asyncio
 import socket
 import ssl
 from contextvars import ContextVar
+from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import aiohttp
@@ -22,6 +23,7 @@ from weftline.net.address import Address, InvalidAddress, parse
 from weftline.net.egress import AddressCheck, EgressRefused, allowed
 from weftline.net.errors import RequestFailed
 from weftline.net.failures import failure
+from weftline.net.heads import BoundedHandler
 from weftline.net.response import HttpResponse
 
 if TYPE_CHECKING:
@@ -187,6 +189,10 @@ class HttpSession:
 
 class _Connector(aiohttp.TCPConnector):
     """Records whether a request gets a connection that has carried another. Traces would show that too, at a price."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+        self._factory = partial(BoundedHandler, loop=self._loop)
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout

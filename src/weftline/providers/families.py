@@ -215,6 +215,6 @@ def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
     if (settings.keyless or settings.oauth is not None) and settings.api_key is None:
         return ""
     if not names:
-        raise NotAvailable("No API key is configured.")
+        raise NotAvailable("There is no API key: give one, or the address of a server that needs none.")
     variables = " or ".join(names)
     raise NotAvailable(f"The environment variable {variables} is not set.")

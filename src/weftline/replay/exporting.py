@@ -29,7 +29,7 @@ from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.paging import entries
-from weftline.store.base import LogReader, RunFilter, RunRow
+from weftline.store.base import GIVEN, LogReader, RunFilter, RunRow
 from weftline.store.database import Database
 from weftline.store.records import threads
 from weftline.store.records.threads import ThreadRow
@@ -160,4 +160,5 @@ async def _listed(log: LogReader, row: RunRow, *, parent: str | None) -> Exporte
         agent=row.agent,
         metadata=decode(row.metadata, type=dict[str, str]),
         parent=parent,
+        key=row.key if row.salt.startswith(GIVEN) else 0,
     )

@@ -21,11 +21,15 @@ from typing import TypeAlias
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
 
+from weftline import run_ids
+from weftline.runtime import ids
 from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 VERSION = 1
 """Of the file. It rises when a reader of the one before would misunderstand what it reads."""
+MAX_KEY = 2**60 - 1
+"""The largest that fits an id."""
 
 
 class _Line(Struct, frozen=True, tag_field="line", omit_defaults=True, gc=False):
@@ -53,6 +57,16 @@ class ExportedRow(Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     parent: str | None = None
     """The run whose call it carried out."""
+    key: int = 0
+    """The number of a run that was given its id: others have it in theirs."""
+
+    @property
+    def number(self) -> tuple[int, str] | None:
+        """Its key, and what the store has as its salt; None if there can be no such run."""
+        if not self.key:
+            return ids.parse(self.id, prefix="run_")
+        possible = 0 < self.key <= MAX_KEY and run_ids.is_possible(self.id)
+        return (self.key, ids.given(self.id)) if possible else None
 
 
 class HeaderLine(_Line, frozen=True, tag="header"):

@@ -18,6 +18,7 @@ from weftline.plan import decode_plan
 from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
+from weftline.runtime.finding import row_of
 from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Item, LogReader, NewRun, Stored, Write, Written
 from weftline.store.columns import MAX_TIME_US
@@ -45,9 +46,11 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
     missing: list[ExportedRun] = []
     present: list[str] = []
     for run in export.runs:
-        key, salt = _parsed(run)
+        key, salt = number_of(run)
         row = await log.run(key)
         if row is None:
+            if await row_of(log, run.row.id, workspace=workspace) is not None:
+                raise Conflict(f"{run.row.id} cannot be added: another run has this id.", code="import_conflict")
             missing.append(run)
         elif row.salt != salt:
             other = ids.run_id(row.key, row.salt)
@@ -79,7 +82,7 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
 
 def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Write:
     row = run.row
-    key, salt = _parsed(run)
+    key, salt = number_of(run)
     try:
         facts = [(item.at, decode_fact.decode(item.head)) for item in run.facts]
         state = fold(State(), facts)
@@ -131,7 +134,8 @@ def _is_readable(item: Stored) -> bool:
     return observations_are_readable(item.kind, item.body, item.count)
 
 
-def _parsed(run: ExportedRun) -> tuple[int, str]:
-    parsed = ids.parse(run.row.id, prefix="run_")
-    assert parsed is not None  # checked when the file was read
-    return parsed
+def number_of(run: ExportedRun) -> tuple[int, str]:
+    """Its key, and what the store has as its salt."""
+    number = run.row.number
+    assert number is not None  # checked when the file was read
+    return number

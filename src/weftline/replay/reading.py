@@ -7,12 +7,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct, field
-from msgspec.json import decode
+from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FORMAT, KNOWN_RULES, HistoryPinned, decode_fact
+from weftline.labels import MAX_METADATA_BYTES
 from weftline.messages import Blob
 from weftline.plan import decode_plan
 from weftline.replay.format import (
@@ -37,6 +38,9 @@ from weftline.replay.format import (
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Stored
+
+MAX_NAME_CHARS = 4096
+"""Of a run, a thread or an agent: more than anything that is made here has."""
 
 
 class ExportedRun(Struct):
@@ -123,10 +127,11 @@ class _Reader:
             raise self._wrong("the header does not say which runs there are")
         self._thread_id = header.thread
         for row in header.runs:
-            if ids.parse(row.id, prefix="run_") is None or row.id in self._runs:
+            if row.number is None or row.id in self._runs:
                 raise self._wrong(f"{row.id!r} cannot be the id of a run here")
             if row.format > FORMAT or row.rules not in KNOWN_RULES:
                 raise self._wrong(f"{row.id} was written by a newer version of Weftline")
+            self._check_names(row.id, row.name, row.agent, row.metadata)
             self._runs[row.id] = ExportedRun(row)
             self._digests[row.id] = Digest()
 
@@ -154,11 +159,19 @@ class _Reader:
             case HeaderLine():
                 raise self._wrong("there is a second header")
 
+    def _check_names(self, id: str, name: str, agent: str | None, metadata: dict[str, str]) -> None:
+        """Lists show them, whatever they hold."""
+        if max(len(name), len(agent or "")) > MAX_NAME_CHARS:
+            raise self._wrong(f"the name of {id}, or of its agent, has more than {MAX_NAME_CHARS:,} characters")
+        if len(encode(metadata)) > MAX_METADATA_BYTES:
+            raise self._wrong(f"the metadata of {id} has more than {MAX_METADATA_BYTES:,} bytes as JSON")
+
     def _take_thread(self, line: ThreadLine) -> None:
         if line.id != self._thread_id or self._thread is not None or ids.parse(line.id, prefix="ses_") is None:
             raise self._wrong(f"the header does not name the thread {line.id!r}")
         if not isinstance(decode(line.spec), dict):
             raise self._wrong("the spec of the thread is not an object")
+        self._check_names(line.id, line.name, line.agent, line.metadata)
         self._thread = ExportedThread(line)
 
     def _take_blob(self, line: BlobLine) -> None:

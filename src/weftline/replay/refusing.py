@@ -5,15 +5,15 @@ from __future__ import annotations
 from weftline.errors import Conflict, NotFound
 from weftline.kernel.entries import CallStarted, decode_fact
 from weftline.runtime import ids
+from weftline.runtime.finding import row_of
 from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader, RunRow, Stored
 
 
 async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None) -> RunRow:
     """The row of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
-    parsed = ids.parse(run_id, prefix="run_")
-    row = None if parsed is None else await log.run(parsed[0])
-    if row is None or parsed is None or row.salt != parsed[1] or workspace not in (None, row.workspace):
+    row = await row_of(log, run_id, workspace=workspace)
+    if row is None:
         raise NotFound(f"There is no run {run_id!r}.", code="unknown_run")
     return row
 

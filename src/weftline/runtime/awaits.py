@@ -16,8 +16,8 @@ from weftline import prompts_people as prompts
 from weftline.canonical import canonical, canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
+from weftline.kernel.batch import await_id
 from weftline.kernel.bodies import AnswerBody, AskBody, AwaitBody, Pattern
-from weftline.kernel.calls import await_id
 from weftline.kernel.entries import Asks, AwaitOpened, CallClosed, Verdict
 from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
@@ -107,7 +107,7 @@ def await_body(call: Call, head: AwaitOpened, work: WorkingSet) -> AwaitBody:
         return _clarification(call, head, work, args_of_call)
     asked = question_of(head.index, work)
     if head.kind == "doubt":
-        key = ids.idempotency_key(work.store_id, work.run_id, head.turn, head.index, call.digest)
+        key = ids.idempotency_key(work.store_id, work.unique_id, head.turn, head.index, call.digest)
         return AwaitBody(
             f"Did this call of {call.name} take effect?",
             call.id,

@@ -20,7 +20,7 @@ _BETWEEN = ":"
 async def is_below(store: LogReader, key: int, above: int) -> bool:
     """Whether a run was begun by another one, or by a run below that."""
     while (link := await _parent_of(store, key)) is not None:
-        key = ids.key_of(link.run)
+        key = ids.parent_key(link)
         if key == above:
             return True
     return False
@@ -31,7 +31,7 @@ async def awaits_of(store: LogReader, wanted: AwaitFilter) -> list[OpenAwait]:
     link = None if not wanted.root else await _parent_of(store, wanted.root)
     if link is None or not wanted.root:
         return await store.awaits(wanted)
-    of_all = replace(wanted, root=ids.key_of(link.root or link.run))
+    of_all = replace(wanted, root=ids.root_key(link))
     found: list[OpenAwait] = []
     while len(found) < wanted.limit:
         page = await store.awaits(of_all)
@@ -50,6 +50,7 @@ async def asked_by(store: LogReader, key: int, await_id: str) -> tuple[int, str]
     below, between, own = await_id.partition(_BETWEEN)
     if not between:
         return key, await_id
+    # A run below another is always known by an id of ours.
     parsed = ids.parse(below, prefix="run_")
     row = None if parsed is None else await store.run(parsed[0])
     if row is None or ids.run_id(row.key, row.salt) != below or not await is_below(store, row.key, key):

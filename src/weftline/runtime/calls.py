@@ -72,7 +72,7 @@ async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[Logged
     async for item in entries(log, row.key):
         if item.head:
             try:
-                _take(found, decode_fact.decode(item.head), at=item.at, run_id=run_id, store_id=store_id)
+                _take(found, decode_fact.decode(item.head), at=item.at, row=row, store_id=store_id)
             except UNREADABLE:
                 raise StoreError(
                     f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
@@ -115,17 +115,18 @@ async def _asking(log: LogReader, workspace: int) -> set[int]:
     return runs
 
 
-def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, run_id: str, store_id: str) -> None:
+def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, row: RunRow, store_id: str) -> None:
     match head:
         case CallOpened():
+            unique_id = ids.unique_id(row.key, row.salt)
             found[head.turn, head.index] = LoggedCall(
-                run_id=run_id,
+                run_id=ids.run_id(row.key, row.salt),
                 id=head.id,
                 turn=head.turn,
                 index=head.index,
                 name=head.name,
                 digest=head.digest,
-                key=ids.idempotency_key(store_id, run_id, head.turn, head.index, head.digest),
+                key=ids.idempotency_key(store_id, unique_id, head.turn, head.index, head.digest),
                 effect=head.effect,
                 state="opened",
                 opened_at=at,

@@ -111,7 +111,7 @@ class Commits:
         state = run.log.state
         parent = state.parent
         if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
-            self._hub.notify_below(ids.key_of(parent.root or parent.run))
+            self._hub.notify_below(ids.root_key(parent))
         if parent is not None:
             publish_waits(self._fleet.runs, self._fleet.take, run)
         if state.guards.doubts:

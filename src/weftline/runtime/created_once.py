@@ -1,4 +1,8 @@
-"""Runs that are created once: a request that comes again with its Idempotency-Key finds the run of the first one."""
+"""Runs that are created once.
+
+A request that comes again with its Idempotency-Key finds the run of the first one; one that gives its run an id is
+refused if there is such a run. Of those that come at the same time, one goes first and the others wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from typing import TypeAlias
 
 from weftline.errors import Conflict
 from weftline.runtime import ids
+from weftline.runtime.finding import row_of
 from weftline.store.base import IdempotencyKey, LogReader
 
 Slot: TypeAlias = tuple[int, str, str]
-"""Workspace, route and key of a request."""
+"""Workspace, route and key of a request; or workspace and id of a run, with no route between."""
 
 
 class CreatedOnce:
@@ -33,7 +38,24 @@ class CreatedOnce:
 
         `release` must follow.
         """
-        slot = (workspace, idempotency.route, idempotency.key)
+        return await self._occupy((workspace, idempotency.route, idempotency.key))
+
+    async def take_id(self, workspace: int, run_id: str) -> Slot:
+        """The same for an id that a run is given.
+
+        Raises:
+            Conflict: `run_exists`. Nothing is taken then.
+        """
+        slot = await self._occupy((workspace, "", run_id))
+        try:
+            if await row_of(self._store, run_id, workspace=workspace) is not None:
+                raise Conflict(f"There is already a run {run_id!r}.", code="run_exists")
+        except BaseException:
+            self.release(slot)
+            raise
+        return slot
+
+    async def _occupy(self, slot: Slot) -> Slot:
         await self._free(slot)
         self._creating[slot] = asyncio.get_running_loop().create_future()
         return slot

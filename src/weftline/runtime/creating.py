@@ -17,6 +17,7 @@ from weftline.labels import missing_labels
 from weftline.messages import Blob
 from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.run_ids import require_possible
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
 from weftline.runtime.budgets import Account, Ledger
@@ -24,7 +25,7 @@ from weftline.runtime.checking import check_models
 from weftline.runtime.children import child_write
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.created_once import CreatedOnce
+from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.cutting import input_bytes
 from weftline.runtime.fallbacks import check_fallbacks
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
@@ -105,18 +106,24 @@ class RunCreator:
         secrets: bytes | None = None,
         blobs: Sequence[Blob] = (),
         origin: Origin | None = None,
+        run_id: str | None = None,
         history: Sequence[bytes] = (),
     ) -> str:
         """As `Engine.create`; `CreateOptions` says what may be given."""
         self._require_accepting()
+        if run_id is not None:
+            require_possible(run_id)
         once = self._once
-        slot = None if idempotency is None else await once.take(workspace, idempotency)
+        slots: list[Slot] = []
         try:
-            if idempotency is not None and slot is not None:
+            if idempotency is not None:
+                slots.append(slot := await once.take(workspace, idempotency))
                 earlier = await once.created(slot, idempotency.digest)
                 if earlier is not None:
                     once.release(slot)
                     return earlier
+            if run_id is not None:
+                slots.append(await once.take_id(workspace, run_id))
             await self.check(plan, workspace=workspace, thread=thread)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
@@ -128,7 +135,7 @@ class RunCreator:
             self.residents.require_room(workspace)
             now = self._clock.now_us()
             new = NewRun(
-                ids.new_salt(),
+                ids.new_salt() if run_id is None else ids.given(run_id),
                 workspace,
                 plan.name,
                 metadata,
@@ -144,16 +151,16 @@ class RunCreator:
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self.residents.log.mark(run, outside=True)
         except BaseException:
-            if slot is not None:
+            for slot in slots:
                 once.release(slot)
             raise
         if run.work.blobs:
             durable.add_done_callback(run.work.drop_blobs)
-        if slot is None:
+        if not slots:
             await durable
         else:
             # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
-            durable.add_done_callback(lambda _: once.release(slot))
+            durable.add_done_callback(lambda _: [once.release(slot) for slot in slots])
             await asyncio.shield(durable)
         return run.id
 
@@ -170,8 +177,9 @@ class RunCreator:
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=size, result_limit_bytes=plan.model_result_limit_bytes)
+        conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
+        work.unique_id = ids.unique_id(key, new.salt)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._store.log.next_epoch())

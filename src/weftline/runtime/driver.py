@@ -35,6 +35,7 @@ from weftline.kernel.state import (
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
+from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.code import RunCode
 from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
@@ -379,7 +380,17 @@ class Driver:
         above = run.log.state.parent
         root = run.work.run_id if above is None else above.root or above.run
         accounts, rules = ((), {}) if run.work.account is None else run.work.account.above_child()
-        parent = Parent(run.work.run_id, head.turn, head.index, run.log.state.depth + 1, root, accounts, rules)
+        parent = Parent(
+            run.work.run_id,
+            head.turn,
+            head.index,
+            run.log.state.depth + 1,
+            root,
+            accounts,
+            rules,
+            key=ids.key_beside(run.work.run_id, run.key),
+            root_key=ids.key_beside(root, run.key if above is None else ids.root_key(above)),
+        )
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
 

@@ -50,6 +50,8 @@ class CreateOptions(TypedDict, total=False):
     """The contents that the plan's messages name."""
     origin: Origin | None
     """Where a fork begins."""
+    run_id: str | None
+    """In place of a generated one. `InvalidRequest` for an impossible one; `Conflict` (`run_exists`) if it is taken."""
     history: Sequence[bytes]
     """The messages before that, which its thread begins with."""
 
@@ -72,6 +74,8 @@ class EntryBatch(Struct, eq=False):
     heads: Sequence[Fact] | None = None
     missing: tuple[int, int] | None = None
     newer: bool = False
+    key: int = 0
+    """Of the run, in a batch that comes from a commit."""
     _views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:

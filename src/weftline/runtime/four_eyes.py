@@ -53,7 +53,7 @@ async def require_somebody_else(
     steerers = await _steered_by(store, run.key)
     parent = run.state.parent
     while parent is not None:
-        above = await load(ids.key_of(parent.run))
+        above = await load(ids.parent_key(parent))
         steerers += await _steered_by(store, above.key)
         parent = above.state.parent
     requester = await person_of(requested_by)

@@ -287,7 +287,9 @@ class Hub:
             items = [Stored(1, item.at, item.kind, item.head, item.body, item.count) for item in child.items]
             size = sum([item.size for item in items])
             run_id = ids.run_id(child.key, child.new.salt)
-            self._notify_observers(EntryBatch(run_id, items, size=size, last_seq=len(items), ended=False))
+            self._notify_observers(
+                EntryBatch(run_id, items, size=size, last_seq=len(items), ended=False, key=child.key)
+            )
 
     def _notify_observers(self, batch: EntryBatch) -> None:
         for observer in tuple(self._observers):
@@ -354,7 +356,9 @@ def committed_batch(run_id: str, write: Write, heads: Sequence[Fact], *, first_s
     for item in write.items:
         items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
         seq += item.count
-    return EntryBatch(run_id, items, size=size, last_seq=seq - 1, ended=write.ended_at is not None, heads=heads)
+    return EntryBatch(
+        run_id, items, size=size, last_seq=seq - 1, ended=write.ended_at is not None, heads=heads, key=write.key
+    )
 
 
 class _RecentRun(Struct, eq=False):

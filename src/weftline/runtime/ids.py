@@ -1,10 +1,16 @@
-"""Public ids: a prefix, the integer key, and a random part that is checked, so that no id can be guessed."""
+"""Public ids: a prefix, the integer key, and a random part that is checked, so that no id can be guessed.
+
+A run may be given another id by whoever starts it. That is kept in place of the random part, behind a mark.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 from hashlib import blake2b
+
+from weftline.kernel.entries import Parent
+from weftline.store.base import GIVEN
 
 _SALT = 12
 _SALTS_AT_ONCE = 64
@@ -23,7 +29,17 @@ def new_salt() -> str:
     return _salts.pop()
 
 
+def given(run_id: str) -> str:
+    """What stands in place of the salt of a run that was given its id."""
+    return GIVEN + run_id
+
+
 def run_id(key: int, salt: str) -> str:
+    return salt[1:] if salt.startswith(GIVEN) else f"run_{key:x}{salt}"
+
+
+def unique_id(key: int, salt: str) -> str:
+    """What no other run of the store has, in any workspace: the id of a run that was given none."""
     return f"run_{key:x}{salt}"
 
 
@@ -47,9 +63,24 @@ def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
 
 
 def key_of(run: str) -> int:
-    """The key in the id of a run that we wrote down ourselves; 0, which no run has, if it is not one."""
+    """The key in the id of a child run, which is always ours; 0, which no run has, if it is not one."""
     parsed = parse(run, prefix="run_")
     return 0 if parsed is None else parsed[0]
+
+
+def key_beside(run: str, key: int) -> int:
+    """The key, if it has to be written down beside the id; 0 if the id has it."""
+    return 0 if key_of(run) == key else key
+
+
+def parent_key(parent: Parent) -> int:
+    """The key of the run whose call a child carries out."""
+    return parent.key or key_of(parent.run)
+
+
+def root_key(parent: Parent) -> int:
+    """The key of the run that nobody's call began."""
+    return parent.root_key or (key_of(parent.root) if parent.root else parent_key(parent))
 
 
 def idempotency_key(store: str, run: str, turn: int, index: int, digest: str) -> str:

@@ -50,7 +50,7 @@ class Lineage:
         """Hands the end of a child to its parent. Returns False if that is not in memory."""
         link = child.state.parent
         assert link is not None
-        key = ids.key_of(link.run)
+        key = ids.parent_key(link)
         parent = self._fleet.resident(key)
         if parent is None or parent.gone:
             self._news.add(key)

@@ -257,6 +257,8 @@ class WorkingSet(Struct, eq=False):
     run_id: str
     plan: RunPlan
     conversation: Conversation
+    unique_id: str = ""
+    """What no other run of the store has, in any workspace."""
     secrets: bytes | None = None
     """Sealed header values of the tools that the server dials."""
     blobs: dict[str, bytes] = {}
@@ -344,7 +346,7 @@ class LiveRun(Struct, eq=False):
     def parent(self) -> int | None:
         """The key of the run whose call it carries out."""
         parent = self.log.state.parent
-        return None if parent is None else ids.key_of(parent.run)
+        return None if parent is None else ids.parent_key(parent)
 
     @property
     def state(self) -> State:

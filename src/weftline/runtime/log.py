@@ -478,7 +478,7 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:
     parent = run.state.parent
-    root = run.key if parent is None else ids.key_of(parent.root or parent.run)
+    root = run.key if parent is None else ids.root_key(parent)
     deadline_at = None if head.timeout_us is None else at + head.timeout_us
     tool = state.batch.calls[head.index].name if 0 <= head.index < len(state.batch.calls) else ""
     return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)

@@ -1,7 +1,7 @@
 """Runs by the beginning of their ids, as people type them.
 
-An id is the run's key in hexadecimal, followed by a random part of fixed length, so a prefix stands for one range of
-keys for each number of digits that the key may have.
+An id of ours is the run's key in hexadecimal, followed by a random part of fixed length, so a prefix stands for one
+range of keys for each number of digits that the key may have. Ids that were given have an index of their own.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from weftline import run_ids
 from weftline.runtime import ids
 from weftline.store.base import RunFilter, RunRow
 
-PATTERN = r"run_[0-9a-f]{0,27}"
+PATTERN = rf"[A-Za-z0-9_-]{{1,{run_ids.MAX_CHARS}}}"
+_OURS = re.compile(r"r|ru|run|run_[0-9a-f]{0,27}")
 _RANDOM_DIGITS = len(ids.new_salt())
 
 
@@ -23,15 +25,24 @@ class Runs(Protocol):
 
 
 def is_prefix(text: str) -> bool:
-    return re.fullmatch(PATTERN, text) is not None
+    return run_ids.is_possible(text)
 
 
 async def runs_with_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[RunRow]:
     """The runs of the page `wanted` whose id begins with `prefix`, newest first. Takes a look-up per digit of a key."""
+    found = await read.runs(replace(wanted, given_prefix=prefix))
+    if _OURS.fullmatch(prefix):
+        found += await _with_our_prefix(read, prefix, wanted)
+        found.sort(key=lambda row: row.key, reverse=True)
+    return found[: wanted.limit]
+
+
+async def _with_our_prefix(read: Runs, prefix: str, wanted: RunFilter) -> list[RunRow]:
+    wanted = replace(wanted, not_given=True)
     newest = await read.runs(replace(wanted, limit=1))
     if not newest:
         return []
-    digits = prefix.removeprefix("run_")
+    digits = prefix[len("run_") :]
     longest = len(f"{newest[0].key:x}")
     found: list[RunRow] = []
     for length in range(longest, max(0, len(digits) - _RANDOM_DIGITS - 1), -1):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.errors import no_such_run
-from weftline.runtime import ids
 from weftline.runtime.below import awaits_of
 from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
+from weftline.runtime.finding import row_of
 from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.opening import Names
 from weftline.runtime.parents import parent_of
@@ -22,9 +22,8 @@ class StoredRuns:
 
     async def find(self, run_id: str, *, workspace: int) -> RunRow:
         """The run's row. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
-        parsed = ids.parse(run_id, prefix="run_")
-        row = await self._log_store.run(parsed[0]) if parsed is not None else None
-        if row is None or parsed is None or row.salt != parsed[1] or row.workspace != workspace:
+        row = await row_of(self._log_store, run_id, workspace=workspace)
+        if row is None:
             raise no_such_run()
         return row
 

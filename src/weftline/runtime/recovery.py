@@ -1,12 +1,17 @@
 """Recovery: what a new driver does about work that an earlier one began, and what happens after the process died.
 
-After `kill -9` the next process reads the runs that are due at once. It *loads* each (the row's state, plus the newer
-facts folded in), *adopts* it (`run.adopted`: what an earlier process had begun is lost), and `decide` does the rest.
+After `kill -9` the next process
 
-A run that kills the process would take every other run with it, start after start. So every run is on trial while it
-is recovered: its row says so before the run is touched, until something that it began has ended. If the process dies,
-the runs on trial are suspects. The next start recovers them after all others, in groups of half the size, one group
-after another, so that the killer is soon alone.
+1. reads which runs are due at once, and has their rows say that they are on trial (`Recovery.begin`);
+2. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
+3. asks `decide` whether there is something to do, and if so gives the run a driver (`Fleet.consider`);
+4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what the dead process was at is lost;
+5. continues as usual: `decide` says what becomes of lost work (`weftline.kernel.lost`).
+
+The rest is about trials. A run that kills the process would take every other run with it, start after start. So every
+run is on trial while it is recovered: its row says so before the run is touched, until something that it began has
+ended. If the process dies, the runs on trial are suspects. The next start recovers them after all others, in groups of
+half the size, one group after another, so that the killer is soon alone.
 
 A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
 even though it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control:
@@ -266,6 +271,11 @@ class Recovery:
         self._forget(key)
         if self._clear(key):
             self._spawn(self._write(self._store.end_trial, [key]))
+
+    def ended(self, key: int) -> None:
+        """The run is not driven again, by anybody."""
+        self._tried.discard(key)
+        self._failures.pop(key, None)
 
     def _clear(self, key: int) -> bool:
         if key not in self._on_trial:

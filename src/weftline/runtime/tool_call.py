@@ -288,7 +288,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
     context: ToolContext = ToolContext(
         run_id=work.run_id,
         call_id=call.id,
-        idempotency_key=ids.idempotency_key(services.store_id, work.run_id, turn, index, call.digest),
+        idempotency_key=ids.idempotency_key(services.store_id, work.unique_id, turn, index, call.digest),
         tool_name=call.tool,
         workspace=work.workspace_slug,
         turn=turn,

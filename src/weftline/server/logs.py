@@ -22,7 +22,8 @@ ACCESS: Final = "weftline.access"
 """The logger of the access log, which logs at DEBUG."""
 
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
-_RUN_ID = re.compile(r"\brun_[0-9a-f]+\b")
+_RUN_ID = re.compile(r"(?<=^run )[A-Za-z0-9_-]{1,128}(?=:| has )|\brun_[0-9a-f]+\b")
+"""As our messages begin, or a generated id anywhere."""
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _MAX_MESSAGE_CHARS = 4000

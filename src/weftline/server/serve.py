@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code_agents import AgentModels, code_agents
-from weftline.agent.listing import facts_of
+from weftline.agent.listing import facts_around
 from weftline.agent.loader import AgentsFile, load_agents_file
 from weftline.agent.run_traces import RunTraces, trace_agents
 from weftline.agent.sources import AgentTools, Setup, require_durable
@@ -223,7 +223,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         limits=limits,
         traces=options.traces,
     )
-    tools.facts_of = partial(facts_of, engine)
+    tools.facts_around = partial(facts_around, engine)
     tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
     await engine.start()
     traces = RunTraces(engine) if options.traces else None

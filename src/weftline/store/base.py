@@ -28,6 +28,8 @@ from weftline.store.secrets import Vault
 
 LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that waits for its thread may move."""
+GIVEN = "="
+"""What the `salt` of a run begins with that was given its id, which follows. An index is about these."""
 
 
 # The log: what is written
@@ -63,6 +65,7 @@ class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
     salt: str
+    """The random part of its id; or `GIVEN` and its id, which no other run of the workspace may have."""
     workspace: int
     name: str
     metadata: str
@@ -162,6 +165,7 @@ class Written(Struct):
 class RunRow(Struct):
     key: int
     salt: str
+    """See `NewRun`."""
     workspace: int
     thread: int | None
     name: str
@@ -284,6 +288,10 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     before: int | None = None
     limit: int = 50
     statuses: tuple[str, ...] = ()
+    given_prefix: str | None = None
+    """Only runs that were given an id, and one that begins with this."""
+    not_given: bool = False
+    """Only runs that were given no id."""
     thread: int | None = None
     with_children: bool = False
     """Also the runs below those of the thread."""
@@ -302,6 +310,10 @@ class LogReader(Protocol):
     """What can be read from the log, even by a process that does not own the store."""
 
     async def run(self, key: int) -> RunRow | None: ...
+
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        """The runs that were given this id: at most one in each workspace."""
+        ...
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         """Newest first."""
@@ -373,6 +385,10 @@ class LogReader(Protocol):
 
     async def ended_threads_with_runs(self) -> list[int]:
         """Threads that have ended although some of their runs have not."""
+        ...
+
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        """The runs that wait for earlier runs of their threads, by key, each with its workspace."""
         ...
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...

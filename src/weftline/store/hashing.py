@@ -85,8 +85,17 @@ def load_hasher(folder: Path) -> Hasher:
         # Strangers may read this, who are not told where the store is.
         raise StoreError(f"The key file {KEY_FILE} cannot be used: {error.strerror}.", code="unavailable") from None
     if len(key) != _KEY_BYTES:
-        raise StoreError(f"The key file {KEY_FILE} is damaged: restore it from a backup.")
+        raise StoreError(
+            f"The key file {KEY_FILE} is damaged: restore it from a backup. Without it a new one is made, and everybody"
+            " has to sign in again."
+        )
     return Hasher(key)
+
+
+def check_key_file(folder: Path) -> None:
+    """Raises `StoreError` if there is a key and it cannot be one, before anybody needs it."""
+    if (folder / KEY_FILE).exists():
+        load_hasher(folder)
 
 
 def _create(path: Path) -> bytes:

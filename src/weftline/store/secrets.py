@@ -17,7 +17,7 @@ from typing import TypeAlias
 from msgspec import json
 
 from weftline.errors import StoreError
-from weftline.store.hashing import Hasher, load_hasher
+from weftline.store.hashing import Hasher, check_key_file, load_hasher
 
 KEY_VARIABLE = "WEFTLINE_SECRET_KEY"
 KEY_FILE = "secret.key"
@@ -46,6 +46,12 @@ class Vault:
         self._folder = folder
         self._environ = os.environ if environ is None else environ
         self._key = key
+
+    def check(self) -> None:
+        """Raises `StoreError` if one of the keys that there are cannot be used, before anybody needs it."""
+        check_key_file(self._folder)
+        if self._environ.get(KEY_VARIABLE) or (self._folder / KEY_FILE).exists():
+            self._secret_key(create=False)
 
     def hasher(self) -> Hasher:
         """Reads the key used to hash the store's credentials; creates it if there is none."""

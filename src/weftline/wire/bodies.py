@@ -30,6 +30,9 @@ class SpecBody(Struct, frozen=True):
 class RunBody(SpecBody, frozen=True):
     """A run to create."""
 
+    run_id: str | None = None
+    """What it is to be known by, in place of an id of the server's."""
+
 
 class SessionBody(SpecBody, frozen=True):
     """A session to create."""
@@ -44,6 +47,8 @@ class MessageBody(Struct, frozen=True):
     replaces_tools: bool = False
     unknown: tuple[UnknownField, ...] = ()
     blobs: tuple[Blob, ...] = ()
+    run_id: str | None = None
+    """Of its run; as in a `RunBody`."""
 
 
 class ToolResultBody(Struct, frozen=True):

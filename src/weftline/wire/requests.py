@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
@@ -60,7 +61,7 @@ def any_run(body: bytes) -> RunBody:
     try:
         _require_valid(fields, _check_run)
         _require_input(fields)
-        return _spec_body(RunBody, body, fields)
+        return replace(_spec_body(RunBody, body, fields), run_id=fields.get("runId"))
     except InvalidRequest as error:
         raise with_typos(error, unknown_fields(fields, _RUN)) from None
 
@@ -78,7 +79,9 @@ def parse_session(body: bytes) -> SessionBody:
 
 def _require_no_input(fields: dict[str, Any]) -> None:
     given = [
-        key for key in ("prompt", "messages", "attachments", "turnId", *ENGINE_OPTIONS) if fields.get(key) is not None
+        key
+        for key in ("prompt", "messages", "attachments", "turnId", "runId", *ENGINE_OPTIONS)
+        if fields.get(key) is not None
     ]
     if given:
         raise invalid([Issue(key, "a session is created without input; send it as a message") for key in given])
@@ -95,7 +98,9 @@ def parse_message(body: bytes) -> MessageBody:
         raise with_typos(error, unknown_fields(fields, _MESSAGE)) from None
     ignored = [_of_session(field) for field in unknown_fields(fields, _MESSAGE)]
     unknown = (*ignored, *unused_schemas(fields.get("tools")))
-    return MessageBody(spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs)
+    return MessageBody(
+        spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs, fields.get("runId")
+    )
 
 
 def _of_session(field: UnknownField) -> UnknownField:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from weftline import run_ids
 from weftline.kernel.deploys import OnDeploy
 from weftline.wire.attachments import Attachments
 from weftline.wire.awaiting import AwaitsModel
@@ -239,6 +240,19 @@ _Messages: TypeAlias = Annotated[list[ChatMessageModel], Field(min_length=1, max
 TurnId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TURN_ID_CHARS, pattern=NO_NUL)]
 
 
+def _run_id(value: str) -> str:
+    if not run_ids.is_possible(value):
+        raise PydanticCustomError("run_id", "{wanted}", {"wanted": run_ids.WANTED})
+    return value
+
+
+RunId: TypeAlias = Annotated[
+    str,
+    AfterValidator(_run_id),
+    WithJsonSchema({"type": "string", "pattern": run_ids.PATTERN, "maxLength": run_ids.MAX_CHARS}),
+]
+
+
 class MessageModel(EngineOptionsModel, _Settings):
     """A message to a session: `prompt` or `messages`, and what it sets for this one run."""
 
@@ -246,6 +260,7 @@ class MessageModel(EngineOptionsModel, _Settings):
     messages: _Messages | None = None
     attachments: Attachments | None = None
     turnId: TurnId | None = None
+    runId: RunId | None = None
 
 
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
@@ -275,3 +290,4 @@ class RunModel(EngineOptionsModel, SessionModel):
     messages: _Messages | None = None
     attachments: Attachments | None = None
     turnId: TurnId | None = None
+    runId: RunId | None = None

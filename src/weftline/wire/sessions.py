@@ -12,7 +12,7 @@ from weftline.wire.limits import MAX_METADATA_BYTES, MAX_METADATA_ENTRIES
 from weftline.wire.plan import NULL
 from weftline.wire.tightening import WITHIN, tightened
 
-INPUT = frozenset({"prompt", "messages", "attachments", "turnId", *ENGINE_OPTIONS})
+INPUT = frozenset({"prompt", "messages", "attachments", "turnId", "runId", *ENGINE_OPTIONS})
 SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
 OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
 SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})

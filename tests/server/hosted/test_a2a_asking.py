@@ -62,6 +62,19 @@ async def test_a_call_comes_back_when_what_went_on_beside_a_question_is_done(cal
     assert last["status"]["state"] == "input-required" and said(last) == ["Why?"]
 
 
+async def test_a_run_of_a_given_id_is_a_task_of_that_id(caller: Caller) -> None:
+    await stored(caller.api, "pay_then_ask", tools=TOOLS)
+    reply = await caller.api.post("agent-runs", {"agentId": "helper", "prompt": "go", "runId": "invoice-7"})
+    assert reply.status == 202, reply.body
+    async with caller.api.stream("invoice-7") as stream:
+        await stream.until("await_opened")
+    task = await caller.get("invoice-7")
+    assert (task["id"], task["status"]["state"]) == ("invoice-7", "input-required")
+    assert said(await caller.send("rather not", taskId="invoice-7")) == ["Then what?"]
+    ended = await caller.send("nothing", taskId="invoice-7")
+    assert (ended["id"], answer(ended)) == ("invoice-7", "go | rather not")
+
+
 @pytest.mark.parametrize("method", ["send", "stream"])
 async def test_a_message_that_steers_a_waiting_task_is_answered_with_what_comes_of_it(
     caller: Caller, method: str

@@ -110,9 +110,10 @@ async def deliveries(api: Api, webhook: Json, until: str) -> list[Json]:
             await asyncio.sleep(0)
 
 
-async def test_the_end_of_a_run_is_posted_and_signed(api: Api, receiver: Receiver) -> None:
+@pytest.mark.parametrize("given", [None, "nightly-7"])
+async def test_the_end_of_a_run_is_posted_and_signed(api: Api, receiver: Receiver, given: str | None) -> None:
     webhook = await hook(api, receiver)
-    run = await api.start("hello", metadata={"k": "v"})
+    run = await api.start("hello", metadata={"k": "v"}, runId=given)
     (hit,) = await receiver.wait(1)
     assert hit.json["type"] == "run.ended" and hit.json["workspace"] == api.slug
     shown = hit.json["run"]

@@ -134,6 +134,13 @@ class ForgetsTimersWithTheProcess(SimulatedLog):
         return None
 
 
+class LooksUpNoGivenIds(SimulatedLog):
+    """That an id is taken is found out by the commit, if at all."""
+
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return []
+
+
 def _epochs(inner: LogStore) -> Any:
     return EpochsOnlyForWorkInFlight(inner)
 
@@ -151,5 +158,6 @@ BUGS = (
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=12),
     Bug("notes_no_trial", "C13", log=NotesNoTrial, first_seed=4),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=530),
+    Bug("looks_up_no_given_ids", "C1", log=LooksUpNoGivenIds, first_seed=2, every=6),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
 )

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
+from weftline import run_ids
 from weftline.api.cursors import await_cursor, await_of
 from weftline.api.parsing import parsed
 from weftline.api.schemas.awaits import (
@@ -25,7 +26,6 @@ from weftline.api.schemas.awaits import (
 )
 from weftline.api.views import await_views
 from weftline.errors import NotFound
-from weftline.runtime import ids
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -75,7 +75,7 @@ async def _run_of(app: App, request: Request, principal: Principal) -> int | Non
     run_id = request.query_value("runId")
     if run_id is None:
         return None
-    if ids.parse(run_id, prefix="run_") is None:
+    if not run_ids.is_possible(run_id):
         raise unusable("runId", "is not the id of a run")
     try:
         return await app.engine.locate(run_id, workspace=principal.workspace)

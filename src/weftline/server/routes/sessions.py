@@ -159,6 +159,7 @@ async def _send(
             idempotency=idempotency,
             secrets=secrets,
             blobs=body.blobs,
+            run_id=body.run_id,
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None

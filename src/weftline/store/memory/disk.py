@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
-from weftline.store.base import Write
+from weftline.store.base import GIVEN, Write
 from weftline.store.memory.run import MemoryRun
 from weftline.store.sqlite.database import records_in_memory
 
@@ -31,6 +31,8 @@ class MemoryDisk:
         self.records = records_in_memory()
         self.runs: dict[int, MemoryRun] = {}
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
+        self.given: dict[str, dict[int, int]] = {}
+        """The runs that were given ids, by these and by workspace."""
         self.blobs: dict[tuple[int, str], tuple[bytes, set[int]]] = {}
         """By workspace and id: the content, and the runs that name it."""
         self.awaits: dict[tuple[int, str], NewAwait] = {}
@@ -48,7 +50,10 @@ class MemoryDisk:
 
     def add(self, run: MemoryRun) -> None:
         """A new run, last in its thread's queue."""
-        self.runs[run.row.key] = run
+        row = run.row
+        self.runs[row.key] = run
+        if row.salt.startswith(GIVEN):
+            self.given.setdefault(row.salt[1:], {})[row.workspace] = row.key
         if run.row.thread is not None:
             self._of_thread.setdefault(run.row.thread, []).append(run)
 
@@ -58,7 +63,13 @@ class MemoryDisk:
         if run is not None and run.row.ended_at is not None and run.row.thread is None:
             self.let_go_of_blobs(run)
             self._due.pop(key, None)
+            if run.row.salt.startswith(GIVEN):
+                del self.given[run.row.salt[1:]][run.row.workspace]
             del self.runs[key]
+
+    def is_taken(self, salt: str, *, workspace: int) -> bool:
+        """Whether another run of the workspace was given the id that this new one was given, if any."""
+        return salt.startswith(GIVEN) and workspace in self.given.get(salt[1:], {})
 
     def keep_awaits(self, write: Write) -> None:
         """Adds what a write asks, and removes what it has answers to."""

@@ -83,6 +83,9 @@ class MemoryLog:
         run = self._disk.runs.get(key)
         return self._row_view(run) if run else None
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return sorted([key for where, key in self._disk.given.get(run_id, {}).items() if workspace in (None, where)])
+
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         found = [run for _, run in sorted(self._disk.runs.items(), reverse=True) if run.matches(wanted)]
         if wanted.by_change:
@@ -151,6 +154,11 @@ class MemoryLog:
 
     async def ended_threads_with_runs(self) -> list[int]:
         return thread_queue.ended_with_runs(self._records)
+
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        waiting = [run for run in self._disk.runs.values() if run.row.thread is not None and run.row.ended_at is None]
+        rows = sorted([self._row_view(run) for run in waiting], key=lambda row: row.key)
+        return [(row.key, row.workspace) for row in rows if row.queued]
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
@@ -243,6 +251,8 @@ class MemoryLog:
         for child in write.children:
             if child.key in self._disk.runs:
                 return Written("conflict", error=already_there(f"run {child.key}"))
+            if child.new is not None and self._disk.is_taken(child.new.salt, workspace=child.new.workspace):
+                return Written("conflict", error=already_there("a run with this id"))
         written = Written(first_seq=write.base_seq)
         run = self._disk.runs.get(write.key)
         if write.new is not None:
@@ -275,6 +285,8 @@ class MemoryLog:
             return moved_on()
         if write.key in disk.runs:
             return Written("conflict", error=already_there(f"run {write.key}"))
+        if disk.is_taken(new.salt, workspace=new.workspace):
+            return Written("conflict", error=already_there("a run with this id"))
         used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import LEAVE_DUE, NewRun, Page, Progress, RunFilter, RunRow, Stored, Write
+from weftline.store.base import GIVEN, LEAVE_DUE, NewRun, Page, Progress, RunFilter, RunRow, Stored, Write
 
 _INTEGERS = range(-(2**63), 2**63)
 
@@ -113,6 +113,8 @@ class MemoryRun:
         row = self.row
         return (
             (wanted.workspace is None or row.workspace == wanted.workspace)
+            and (wanted.given_prefix is None or row.salt.startswith(GIVEN + wanted.given_prefix))
+            and not (wanted.not_given and row.salt.startswith(GIVEN))
             and (wanted.before is None or row.key < wanted.before)
             and (
                 wanted.thread is None

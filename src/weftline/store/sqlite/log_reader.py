@@ -49,6 +49,12 @@ class SqliteLogReader:
         except (apsw.Error, UnicodeDecodeError) as error:
             raise read_error(error) from error
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        try:
+            return run_lists.given(self._reader, run_id, workspace=workspace)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise read_error(error) from error
+
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
         return await self._threads.read(lambda db: run_lists.runs(db, wanted))
 
@@ -139,6 +145,9 @@ class SqliteLogReader:
     async def ended_threads_with_runs(self) -> list[int]:
         with snapshot(self._reader) as db:
             return thread_queue.ended_with_runs(db)
+
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        return await self._threads.read(thread_queue.queued_behind)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:

@@ -43,19 +43,20 @@ class ReaderThreads:
 
     async def read(self, job: Callable[[apsw.Connection], T], *, run: int | None = None) -> T:
         """Runs `job` on one snapshot. `run` is the key of the run whose log it reads, if it reads one."""
-        if self._closed:
-            raise StoreError("The store is closed.")
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weftline-reader")
         future: Future[T] = Future()
-        with self._lock:
+        with self._lock:  # `close` is called in another thread
+            if self._closed:
+                raise StoreError("The store is closed.")
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weftline-reader")
+            self._threads.submit(self._next)
             self._waiting.put((job, future), owner=on_behalf_of.get(), topic=run)
-        self._threads.submit(self._next)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Blocks until no read is under way."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         if self._threads is not None:
             self._threads.shutdown()
         for db in self._connections:

@@ -12,12 +12,23 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from weftline.store.base import RunFilter, RunRow
+from weftline.store.base import GIVEN, RunFilter, RunRow
 from weftline.store.sqlite.rows import RUN_COLUMNS, readable_run_row
 from weftline.store.sqlite.texts import rows_of
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?"
 _CHANGED = "coalesce(runs.ended_at, runs.started_at, runs.created_at)"
+
+
+_IS_GIVEN = f"substr(runs.salt, 1, 1) = '{GIVEN}'"
+_AFTER_Z = "{"
+"""The character after the last one that an id can have."""
+_WITH_ID = f"SELECT key FROM runs WHERE {_IS_GIVEN} AND salt = ? AND workspace = coalesce(?, workspace) ORDER BY key"
+
+
+def given(db: apsw.Connection, run_id: str, *, workspace: int | None) -> list[int]:
+    rows: list[Any] = db.execute(_WITH_ID, (GIVEN + run_id, workspace)).fetchall()
+    return [row[0] for row in rows]
 
 
 def runs(db: apsw.Connection, wanted: RunFilter) -> list[RunRow]:
@@ -50,8 +61,14 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
 
     key = "m0.run" if wanted.metadata else "runs.key"
     if wanted.workspace is not None:
-        # If a thread is given, its own index has the few rows; the `+` keeps the planner from walking the workspace's.
-        add(f"{'+' if wanted.thread is not None else ''}runs.workspace = ?", wanted.workspace)
+        # A thread's runs and given ids have indexes with fewer rows: the `+` keeps the planner from the workspace's.
+        few = wanted.thread is not None or wanted.given_prefix is not None
+        add(f"{'+' if few else ''}runs.workspace = ?", wanted.workspace)
+    if wanted.given_prefix is not None:
+        first = GIVEN + wanted.given_prefix
+        add(f"{_IS_GIVEN} AND runs.salt >= ? AND runs.salt < ?", first, f"{first}{_AFTER_Z}")
+    if wanted.not_given:
+        add(f"NOT {_IS_GIVEN}")
     if wanted.before is not None:
         add(f"{key} < ?", wanted.before)
     if wanted.before_change is not None:

@@ -1,6 +1,6 @@
 -- The whole schema, as the numbered migrations leave it (a test compares the two).
 -- All times are integer microseconds since the epoch, UTC. All `key` columns are ours and small; ids on the wire are
--- made of them and of `salt`.
+-- made of them and of `salt`. A run may be given its id: then `salt` is that, behind a `=`.
 
 CREATE TABLE store (
   one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -95,6 +95,7 @@ CREATE INDEX runs_by_thread ON runs (thread, place) WHERE thread IS NOT NULL;
 CREATE INDEX runs_by_workspace ON runs (workspace, key);
 CREATE INDEX runs_by_family ON runs (family, key) WHERE family IS NOT NULL;
 CREATE INDEX runs_on_trial ON runs (trial) WHERE trial != 0;
+CREATE UNIQUE INDEX runs_by_given_id ON runs (salt, workspace) WHERE substr(salt, 1, 1) = '=';
 
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY,

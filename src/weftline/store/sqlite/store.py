@@ -59,6 +59,7 @@ class SqliteStore:
             db = connect(database, vfs=vfs)
             undo.callback(db.close)
             migrate(db, path=self._directory.path)
+            self.vault = _vault(self._directory.path)
             if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):
                 logger.info("the store is too large to be checked completely at start-up: only part of it was")
             self._ownership = _take_over(db, self._directory.path)
@@ -71,7 +72,6 @@ class SqliteStore:
         self._db, self._reader, self._threads, self._writer = db, reader, threads, writer
         self.log = SqliteLog(reader, threads, writer, ownership=self._ownership)
         self.records = SqliteDatabase(reader, writer.job, threads)
-        self.vault = Vault(self._directory.path)
 
     @property
     def folder(self) -> Path:
@@ -143,6 +143,16 @@ class SqliteReadStore:
 
 async def _read_only(job: Callable[[apsw.Connection], Any]) -> Any:
     raise StoreError("The store was opened read-only.")
+
+
+def _vault(path: Path) -> Vault:
+    """Keys that cannot be used are found now, and not when somebody signs in or a secret is needed."""
+    vault = Vault(path)
+    try:
+        vault.check()
+    except StoreError as error:
+        raise StoreError(f"The store {path} cannot be used. {error.message}", code=error.code) from None
+    return vault
 
 
 def _take_over(db: apsw.Connection, path: Path) -> Ownership:

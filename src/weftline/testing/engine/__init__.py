@@ -23,6 +23,7 @@ from weftline.testing.engine import (
     creating,
     following,
     leasing,
+    naming,
     restarting,
     threads,
     timing,
@@ -34,6 +35,7 @@ __all__ = ["CHECKS", "Bench", "Check", "Subject", "World"]
 
 CHECKS: tuple[Check, ...] = (
     *creating.CHECKS,
+    *naming.CHECKS,
     *following.CHECKS,
     *answering.CHECKS,
     *leasing.CHECKS,

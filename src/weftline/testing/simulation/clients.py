@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from weftline.errors import Conflict, InvalidRequest, NotFound, StoreError, WeftlineError
 from weftline.kernel.entries import CallClosed, CallStarted
 from weftline.plan import encode_plan
-from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.base import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
@@ -71,12 +70,14 @@ class Clients:
         run_id = await self._create(order)
         if run_id is None:
             return  # its model no longer exists
-        key = _key(run_id)
+        key = self._disk.locate(run_id)
         readers = [self._server.outside(self._read(order, key, run_id)) for _ in range(self._rng.choice((1, 1, 2)))]
         meddling = [self._server.outside(one) for one in self._meddle(key)]
         await asyncio.gather(*readers)
         for task in meddling:
             await task
+        if order.run_id is not None:
+            await self._start_again(order)
 
     async def _create_and_forget(self, order: Order) -> None:
         """Asks, loses the connection, and never comes back: the run exists completely or not at all."""
@@ -88,21 +89,50 @@ class Clients:
     async def _create(self, order: Order) -> str | None:
         """Asks until there is an answer, always with the same key."""
         try:
-            run_id = await self.insist(lambda engine: self._ask_create(engine, order), impatient=0.3)
+            run_id = await (self._insist_on(order) if order.run_id is None else self._race(order))
         except InvalidRequest as error:
             require("C1", error.code == "invalid_model", f"{order.tag}: a create was answered with {error.code}")
             return None
         except WeftlineError as error:
             raise Violation("C1", f"{order.tag}: a create was answered with {error.code}: {error}") from error
-        self._trace.note(f"client: {order.tag} is {_key(run_id)}")
-        require("C1", self._disk.row(_key(run_id)) is not None, f"{order.tag} was created and is not there")
+        self._trace.note(f"client: {order.tag} is {self._disk.locate(run_id)}")
+        require(
+            "C1", self._disk.row(self._disk.locate(run_id)) is not None, f"{order.tag} was created and is not there"
+        )
         require("C1", self.acknowledged.created.setdefault(order.tag, run_id) == run_id, f"{order.tag} has two ids")
         return run_id
 
-    def _ask_create(self, engine: Engine, order: Order) -> Awaitable[str]:
+    async def _insist_on(self, order: Order, *, rival: str = "") -> str:
+        return await self.insist(lambda engine: self._ask_create(engine, order, rival=rival), impatient=0.3)
+
+    async def _race(self, order: Order) -> str:
+        """Two clients want a run of the same id: one gets it, whatever happens in between, and the other hears that."""
+        asking = [self._server.outside(self._insist_on(order, rival=rival)) for rival in ("", " rival")]
+        await asyncio.wait(asking)
+        failures = [one.exception() for one in asking]
+        if all(isinstance(failure, InvalidRequest) for failure in failures):
+            await asking[0]
+        codes = sorted([failure.code if isinstance(failure, WeftlineError) else "" for failure in failures])
+        require("C1", codes == ["", "run_exists"], f"{order.tag}: creates of one id were answered with {failures}")
+        (run_id,) = [one.result() for one in asking if one.exception() is None]
+        require("C1", run_id == order.run_id, f"{order.tag}: {run_id} was created in place of {order.run_id}")
+        return run_id
+
+    async def _start_again(self, order: Order) -> None:
+        try:
+            run_id = await self._insist_on(order, rival=" late")
+        except Conflict as error:
+            require("C1", error.code == "run_exists", f"{order.tag}: a second start was refused as {error.code}")
+        else:
+            raise Violation("C1", f"{order.tag} was started a second time: {run_id}")
+
+    def _ask_create(self, engine: Engine, order: Order, *, rival: str = "") -> Awaitable[str]:
         plan = order.plan
-        idempotency = IdempotencyKey("runs", order.tag, blake2b(encode_plan(plan), digest_size=16).digest())
-        return engine.create(self._disk.workspace, plan, thread=order.thread, idempotency=idempotency)
+        key = f"{order.tag}{rival}"
+        idempotency = IdempotencyKey("runs", key, blake2b(encode_plan(plan), digest_size=16).digest())
+        return engine.create(
+            self._disk.workspace, plan, thread=order.thread, idempotency=idempotency, run_id=order.run_id
+        )
 
     async def _read(self, order: Order, key: int, run_id: str) -> None:
         seen = Seen(key)
@@ -129,11 +159,11 @@ class Clients:
         """Somebody who follows a run sees that a run below it has begun."""
         doing: list[Coroutine[Any, Any, None]] = []
         if self._rng.random() < 0.7:
-            doing.append(self._read(order, _key(child), child))
+            doing.append(self._read(order, self._disk.locate(child), child))
         if self._rng.random() < 0.3:
             doing.append(self.people.look_below(key))
         if self._rng.random() < 0.1:
-            doing.append(self._rng.choice((self._cancel, self._pause))(_key(child)))
+            doing.append(self._rng.choice((self._cancel, self._pause))(self._disk.locate(child)))
         if self._rng.random() < 0.06:
             doing.append(self._cancel(key))
         await asyncio.gather(*[self._server.outside(one) for one in doing])
@@ -170,7 +200,9 @@ class Clients:
         """The closed calls of a run and of those below it, with the runs that these are of."""
         children = [entry.head.child for entry in self._disk.facts(key) if isinstance(entry.head, CallStarted)]
         found = [(run, call) for call in self._closed(key)]
-        return found + [one for child in children if child for one in self._closed_below(_key(child), child)]
+        return found + [
+            one for child in children if child for one in self._closed_below(self._disk.locate(child), child)
+        ]
 
     # Meddling
 
@@ -248,9 +280,3 @@ class Clients:
 
     async def _wait(self, max_s: float) -> None:
         await asyncio.sleep(self._rng.random() ** 2 * max_s)
-
-
-def _key(run_id: str) -> int:
-    parsed = ids.parse(run_id, prefix="run_")
-    assert parsed is not None
-    return parsed[0]

@@ -121,6 +121,11 @@ class Disk:
         run = self.memory.runs.get(key)
         return run.row.next_seq if run is not None else 1
 
+    def locate(self, run_id: str) -> int:
+        """The key of a run that there is."""
+        given = self.memory.given.get(run_id, {}).get(self.workspace)
+        return ids.key_of(run_id) if given is None else given
+
     def key_of(self, name: str) -> int | None:
         return next((key for key in self.keys() if self.memory.runs[key].row.name == name), None)
 
@@ -157,7 +162,7 @@ class Disk:
     def _root(self, key: int) -> int:
         created = self.facts(key)[0].head
         above = created.parent if isinstance(created, RunCreated) else None
-        return key if above is None else self._root(ids.key_of(above.run))
+        return key if above is None else self._root(ids.parent_key(above))
 
     # Its faults
 

@@ -91,7 +91,8 @@ def _calls(log: RunLog) -> dict[str, _Call]:
 
 def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: list[Execution]) -> None:
     who = f"run {log.key}: {call.asked.id}"
-    key = ids.idempotency_key(evidence.disk.memory.id, log.run_id, call.turn, call.index, call.asked.digest)
+    unique_id = ids.unique_id(log.row.key, log.row.salt)
+    key = ids.idempotency_key(evidence.disk.memory.id, unique_id, call.turn, call.index, call.asked.digest)
     started = {
         entry.head.attempt
         for entry in log.entries

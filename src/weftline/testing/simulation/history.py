@@ -28,6 +28,7 @@ from weftline.testing.simulation.orders import (
     call_agents,
     choose_manners,
     choose_orders,
+    give_ids,
     hand_out_leases,
     involve_people,
     leave_questions,
@@ -108,6 +109,8 @@ class History:
             hand_out_leases(self.orders, self._people)
         if seed % 5 == 3:
             leave_questions(self.orders, self._people)
+        if seed % 6 == 2:
+            give_ids(self.orders, Random(seed + 0.125))
         apart = Random(seed + 0.25)
         plans = seed % 7 == 2 and not any(order.deadly for order in self.orders.values())
         self._schedules = Schedules(self.disk, self.orders, apart, clock=self.clock) if plans else None

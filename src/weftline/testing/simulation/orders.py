@@ -60,6 +60,8 @@ class Order(Struct, kw_only=True):
     leases: LeaseRule | None = None
     budget: BudgetRule | None = None
     max_depth: int = 3
+    run_id: str | None = None
+    """The id that its clients give it; two of them, of which one is refused."""
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -193,6 +195,13 @@ def call_agents(orders: dict[str, Order], rng: Random) -> None:
             order.max_depth = rng.choice((1, 2, 2, 3))
             order.await_timeout_s = order.await_timeout_s or 60.0  # there may be nobody to answer
             order.grant_ttl_s = rng.choice((order.grant_ttl_s, 0.5))
+
+
+def give_ids(orders: dict[str, Order], rng: Random) -> None:
+    """Has clients of some of the runs give them their ids."""
+    for order in orders.values():
+        if rng.random() < 0.6:
+            order.run_id = f"given_{order.tag}"
 
 
 def _innocent(rng: Random, tag: str, threads: list[int]) -> Order:

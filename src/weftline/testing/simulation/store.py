@@ -220,6 +220,9 @@ class SimulatedLog:
     async def idempotent(self, workspace: int, route: str, key: str) -> tuple[bytes, int] | None:
         return await self._wires.read(self.inner.idempotent(workspace, route, key))
 
+    async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
+        return await self._wires.read(self.inner.given(run_id, workspace=workspace))
+
     async def ends_of_thread(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.ends_of_thread(thread))
 
@@ -228,6 +231,9 @@ class SimulatedLog:
 
     async def ended_threads_with_runs(self) -> list[int]:
         return await self._wires.read(self.inner.ended_threads_with_runs())
+
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        return await self.inner.queued_behind()  # once, before anything moves
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))

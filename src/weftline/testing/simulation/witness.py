@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weftline.kernel.entries import CallClosed, CallStarted, TurnCompleted
-from weftline.runtime import ids
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.trace import Violation
 from weftline.testing.simulation.world import Asked, Execution, Ledger, Witness
@@ -48,10 +47,8 @@ class DurableWitness(Witness):
         )
 
     def tool_began(self, execution: Execution) -> None:
-        parsed = ids.parse(execution.run_id, prefix="run_")
-        assert parsed is not None
         started = False
-        for entry in self._disk.facts(parsed[0]):
+        for entry in self._disk.facts(self._disk.locate(execution.run_id)):
             head = entry.head
             if isinstance(head, CallClosed):
                 self._require("C3", head.id != execution.call_id, f"{execution.run_id}: {head.id} began, and is closed")

@@ -15,7 +15,19 @@ Every broken promise is an `AssertionError`.
 
 from __future__ import annotations
 
-from weftline.testing.store import appending, awaits, blobs, children, claims, large, queues, reading, records, starting
+from weftline.testing.store import (
+    appending,
+    awaits,
+    blobs,
+    children,
+    claims,
+    given_ids,
+    large,
+    queues,
+    reading,
+    records,
+    starting,
+)
 from weftline.testing.store.chain import Chain, check_log, read_log
 from weftline.testing.store.subject import Check, Subject
 
@@ -32,5 +44,6 @@ CHECKS: tuple[Check, ...] = (
     *blobs.CHECKS,
     *large.CHECKS,
     *awaits.CHECKS,
+    *given_ids.CHECKS,
 )
 """Every promise, each checked on a new store."""

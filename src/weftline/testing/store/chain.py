@@ -37,11 +37,12 @@ class Chain:
         secrets: bytes | None = None,
         idempotency: IdempotencyKey | None = None,
         blobs: tuple[Blob, ...] = (),
+        salt: str = "salt",
     ) -> Write:
         """The first write of the run: its row and its first entry."""
         write = self.append(body, kind="run.created", status="queued", due_at=0)
         write.new = NewRun(
-            salt="salt",
+            salt=salt,
             workspace=self._workspace,
             name=name,
             metadata=metadata,

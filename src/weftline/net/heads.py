@@ -1,0 +1,61 @@
+"""What a server may send before the head of its answer."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+
+if TYPE_CHECKING:
+    from aiohttp.http import RawResponseMessage
+    from aiohttp.streams import StreamReader
+
+MAX_INTERIM = 16
+"""Answers of status 1xx before the real one."""
+_PIECE = 8 * 1024
+"""How much of what has arrived is parsed in one go until the head is there."""
+
+
+class BoundedHandler(ResponseHandler):
+    """A connection that gives up a server that goes on sending interim answers (1xx).
+
+    aiohttp reads any number of them, and parses all that the socket holds in one go: ten thousand at a time.
+    """
+
+    _interim = 0
+    _answered = False
+    _given_up = False
+
+    def set_response_params(self, **params: Any) -> None:
+        self._interim = 0
+        self._answered = False
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        while len(data) > _PIECE and not self._answered and not self._given_up:
+            super().data_received(data[:_PIECE])
+            data = data[_PIECE:]
+        if not self._given_up:
+            super().data_received(data)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        if not self._given_up and _is_interim(data[0].code):
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                self._give_up()
+        else:
+            self._answered = True
+        if not self._given_up:
+            super().feed_data(data, size)
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self.transport is not None:
+            self.transport.close()
+        self.set_exception(HttpProcessingError(message=f"more than {MAX_INTERIM} interim answers"))
+
+
+def _is_interim(status: int) -> bool:
+    return HTTPStatus.CONTINUE <= status < HTTPStatus.OK and status != HTTPStatus.SWITCHING_PROTOCOLS
