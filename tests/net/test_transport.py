@@ -12,6 +12,7 @@ import pytest
 from weftline._version import __version__
 from weftline.net.errors import RequestFailed
 from weftline.net.heads import MAX_INTERIM
+from weftline.net.response import MAX_PIECE_BYTES
 from weftline.net.transport import AiohttpTransport
 
 from .kit import HEAD, HELLO, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
@@ -68,6 +69,30 @@ async def test_pieces_are_passed_on_as_they_arrive() -> None:
 
 
 @pytest.mark.requirement("provider.stream.abort")
+async def test_others_get_their_turn_between_pieces_that_arrived_together() -> None:
+    body = bytes(range(256)) * 400
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serving(answering(head + body, stay=True)) as url, transport() as http:
+        waiting = asyncio.create_task(other())
+        pieces, seen = list[bytes](), list[int]()
+        async with http.post(url, headers={}, body=b"{}", limits=LIMITS) as response:
+            async for piece in response.chunks():
+                pieces.append(piece)
+                seen.append(turns)
+        waiting.cancel()
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) <= MAX_PIECE_BYTES
+    assert len(set(seen)) == len(seen)
+
+
 @pytest.mark.parametrize("answer", [b"", HEAD + chunk(b"one")], ids=["before the first byte", "in the middle"])
 async def test_an_abort_closes_the_upstream_connection(answer: bytes) -> None:
     begun, closed = asyncio.Event(), asyncio.Event()

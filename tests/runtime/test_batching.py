@@ -11,7 +11,7 @@ LARGE = MAX_BATCH_BYTES + 1
 
 
 def run(workspace: int, size: int) -> LiveRun:
-    work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
+    work = WorkingSet("run_1", RunPlan(messages=()), Conversation([]))
     return LiveRun(1, workspace, thread=None, log=RunLog(1, outbox=Outbox(size=size)), work=work)
 
 

@@ -91,7 +91,7 @@ def rows(facts: Facts) -> list[Stored]:
 def test_a_conversation_equals_what_a_plain_reading_of_the_log_gives(facts: Facts, data: st.DataObject) -> None:
     given_messages = [User.of("prompt")]
     upto = data.draw(st.integers(0, len(facts)), label="loaded from the log up to")
-    conversation = Conversation(given_messages)
+    conversation = Conversation([*given_messages])
     conversation.replay(rows(facts[:upto]))
     for position, (head, body) in enumerate(facts[upto:], upto):
         conversation.take(head, body)
@@ -107,7 +107,7 @@ def test_a_run_leaves_to_its_thread_what_a_plain_reading_of_the_log_gives(facts:
         conversation = Conversation([*history, *given_messages])
         conversation.replay(rows(facts))
     else:
-        conversation = Conversation(given_messages)
+        conversation = Conversation([*given_messages])
         conversation.begin(history, size=0)
         for head, body in facts:
             conversation.take(head, body)

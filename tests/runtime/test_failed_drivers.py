@@ -148,7 +148,7 @@ def test_a_kernel_that_does_not_come_to_rest_is_a_driver_that_fails(monkeypatch:
         return Decision((New(TimerFired(state.now + 1)),))
 
     monkeypatch.setattr(stepping, "decide", restless)
-    work = WorkingSet("run_1", plan("hello"), Conversation(()))
+    work = WorkingSet("run_1", plan("hello"), Conversation([]))
     with pytest.raises(RuntimeError, match="does not come to rest: TimerFired"):
         stepping.step(State(), work, at=1)
 

@@ -14,7 +14,7 @@ from weftline.runtime.live import LiveRun, Residency, RunLog, WorkingSet
 
 
 def parked() -> LiveRun:
-    work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
+    work = WorkingSet("run_1", RunPlan(messages=()), Conversation([]))
     return LiveRun(1, workspace=1, thread=None, log=RunLog(1), work=work)
 
 

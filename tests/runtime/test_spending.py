@@ -58,7 +58,7 @@ def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_
 
 @pytest.mark.parametrize("chunks", [(), (END,)], ids=["under way", "complete"])
 def test_a_report_of_a_provider_that_does_not_stop_with_the_server_is_an_estimate(chunks: tuple[Chunk, ...]) -> None:
-    work = WorkingSet("run_1", RunPlan(messages=()), Conversation(()))
+    work = WorkingSet("run_1", RunPlan(messages=()), Conversation([]))
     work.answering = answer("abcdefgh", UsageUpdate(Usage(input=7, output=40)), *chunks)
     heads = [abandoned(CallModel(0, 1), work, estimate=100, goes_on=goes_on).head for goes_on in (True, False)]
     assert [getattr(head, "usage", None) for head in heads] == [Usage(input=7, output=40)] * 2

@@ -69,6 +69,11 @@ async def test_a_run_that_is_stopped_by_a_limit_says_where_and_how_much(api: Api
     assert frames[-1]["error"] == (
         "The budget of the workspace is used up: 3 calls per day, 3 calls spent. The next call asks for up to 1 call."
     )
+    limits = [{"unit": "tokens", "limit": 100, "onExceeded": "stop"}]
+    assert (await api.call("PUT", "budgets", {"level": "workspace", "limits": limits})).status == 200
+    assert (await api.play("greedy", tools=[ECHO]))[-1]["error"].startswith(
+        "The next call does not fit in the budget of the workspace: 100 tokens, "
+    ), "there is something left of it"
     cleared = await api.call("PUT", "budgets", {"level": "workspace", "limits": []})
     assert cleared.json["limits"] == [] and (await api.get("budgets")).json["budgets"] == []
     assert (await api.play("greedy", tools=[ECHO], policy={"maxToolCalls": 4}))[-1].type == "result"

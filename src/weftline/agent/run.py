@@ -344,7 +344,7 @@ class _Outcome:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._conversation = Conversation(())
+        self._conversation = Conversation([])
         self._given = 0
         self.pinned = 0
         """How many of its thread's messages come before its own."""
@@ -368,7 +368,7 @@ class _Outcome:
                     self._child = head.parent is not None
                     self._agent = agent_of(bodies.decode_created(item.body).plan)
                     plan = decode_plan(bodies.decode_created(item.body).plan)
-                    self._conversation, self._given = Conversation(plan.messages), plan.given
+                    self._conversation, self._given = Conversation([*plan.messages]), plan.given
                     self._began_us = item.at
                 case HistoryPinned():
                     self.pinned = head.upto

@@ -73,14 +73,14 @@ class SavedMessage(Struct, frozen=True, kw_only=True):
 
 def saved_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
     """Of facts of these `KINDS`, from the first on. What the run was given along with its prompt is not its own."""
-    conversation, given = Conversation(()), 0
+    conversation, given = Conversation([]), 0
     saved: list[SavedMessage] = []
     for stored in facts:
         head = decode_fact.decode(stored.head)
         before = len(conversation.messages)
         if isinstance(head, RunCreated):
             plan = decode_plan(bodies.decode_created(stored.body).plan)
-            conversation, before, given = Conversation(plan.messages), plan.given, plan.given
+            conversation, before, given = Conversation([*plan.messages]), plan.given, plan.given
         else:
             conversation.take(head, stored.body)
         for index in range(before, len(conversation.messages)):

@@ -75,9 +75,13 @@ def sentence(refused: BudgetRefused) -> str:
     parts = [f"{in_words(refused.spent, unit)} spent"]
     if refused.reserved:
         parts.append(f"{in_words(refused.reserved, unit)} reserved")
-    asked = "" if unit == "seconds" else f" The next call asks for up to {in_words(refused.asked, unit)}."
-    limit = f"{in_words(refused.limit, unit)}{per}"
-    return f"The budget of the {refused.level} is used up: {limit}, {', '.join(parts)}.{asked}"
+    limit = f"{in_words(refused.limit, unit)}{per}, {', '.join(parts)}"
+    if unit == "seconds":
+        return f"The budget of the {refused.level} is used up: {limit}."
+    asked = f"asks for up to {in_words(refused.asked, unit)}."
+    if refused.spent + refused.reserved < refused.limit:
+        return f"The next call does not fit in the budget of the {refused.level}: {limit}. It {asked}"
+    return f"The budget of the {refused.level} is used up: {limit}. The next call {asked}"
 
 
 def in_words(amount: int, unit: Unit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,25 @@ if TYPE_CHECKING:
     import aiohttp
 
 
+MAX_PIECE_BYTES = 8 * 1024
+
+
 class HttpResponse:
     """The body can be read once. `max_bytes` bounds it after decompression; None leaves that to the reader."""
 
-    __slots__ = ("_content", "_host", "_left", "_limit", "_response", "_watch", "headers", "reason", "status", "url")
+    __slots__ = (
+        "_content",
+        "_host",
+        "_left",
+        "_limit",
+        "_response",
+        "_rest",
+        "_watch",
+        "headers",
+        "reason",
+        "status",
+        "url",
+    )
 
     def __init__(
         self,
@@ -33,6 +49,8 @@ class HttpResponse:
         self._content = response.content
         self._host = host
         self._limit = self._left = max_bytes
+        self._rest = memoryview(b"")
+        """What has arrived and was not handed out yet."""
         self._watch = BodyWatch(response.content, host=host, limits=limits, started=started)
         self.url = url
         self.status = response.status
@@ -48,7 +66,11 @@ class HttpResponse:
         return self._response.charset
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each being what had arrived when it was requested; about 256 KiB at most."""
+        """The body in pieces, each being what had arrived when it was requested; 8 KiB at most.
+
+        Whoever parses them while they arrive holds up others for the length of one piece, however fast the server
+        sends: between two that arrived together, others get their turn.
+        """
         # Not a generator: an iterator abandoned in the middle leaves nothing to close.
         return self
 
@@ -56,6 +78,20 @@ class HttpResponse:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._rest:
+            await asyncio.sleep(0)
+        else:
+            arrived = await self._arrived()
+            if not arrived:
+                raise StopAsyncIteration
+            if len(arrived) <= MAX_PIECE_BYTES:
+                return arrived
+            self._rest = memoryview(arrived)
+        piece, self._rest = self._rest[:MAX_PIECE_BYTES], self._rest[MAX_PIECE_BYTES:]
+        return bytes(piece)
+
+    async def _arrived(self) -> bytes:
+        """What has arrived, about 256 KiB at most; nothing at the end."""
         watch = self._watch
         watch.waiting_since = watch.now()
         try:
@@ -67,8 +103,6 @@ class HttpResponse:
             if not piece:
                 raise failure(error, host=self._host, begun=True) from None
         watch.waiting_since = None
-        if not piece:
-            raise StopAsyncIteration
         if self._left is not None and self._limit is not None:
             self._left -= len(piece)
             if self._left < 0:
@@ -79,7 +113,7 @@ class HttpResponse:
         """The whole body. Raises `BodyTooLarge` as soon as it is over `limit` bytes."""
         pieces: list[bytes] = []
         size = 0
-        async for piece in self:
+        while piece := await self._arrived():
             pieces.append(piece)
             size += len(piece)
             if limit is not None and size > limit:
@@ -90,7 +124,7 @@ class HttpResponse:
         """The body, or its first `limit` bytes, and whether that is all of it."""
         pieces: list[bytes] = []
         left = limit
-        async for piece in self:
+        while piece := await self._arrived():
             pieces.append(piece[:left])
             left -= len(piece)
             if left < 0:

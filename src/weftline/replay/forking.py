@@ -77,7 +77,7 @@ async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) 
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")
     recorded = StoredRun(log, row)
     history = messages_of(await recorded.history())
-    conversation = Conversation(plan.messages, result_limit_bytes=plan.model_result_limit_bytes)
+    conversation = Conversation([*plan.messages], result_limit_bytes=plan.model_result_limit_bytes)
     turns = 0
     async for item in recorded.facts():
         head = decode_fact.decode(item.head)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
@@ -111,97 +111,69 @@ _NOT_COUNTED = frozenset[How](
 _NOTHING: dict[str, Any] = {}
 
 
-class Conversation:
-    __slots__ = (
-        "_changed",
-        "_clarifying",
-        "_given",
-        "_instruction",
-        "_native",
-        "_past",
-        "_queued",
-        "_result_limit_bytes",
-        "_visible",
-        "_whole_size",
-        "allowed",
-        "approved",
-        "call_ids",
-        "closed",
-        "compacted",
-        "contents",
-        "counts",
-        "digests",
-        "failed",
-        "failure",
-        "labels",
-        "last_hint",
-        "memory",
-        "messages",
-        "partial",
-        "rejected",
-        "size",
-        "system",
-        "turn",
-        "unavailable",
-        "unsaved",
-    )
+class Conversation(Struct, eq=False):
+    """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
 
-    def __init__(self, messages: Iterable[Message], *, size: int = 0, result_limit_bytes: int | None = None) -> None:
-        """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
-        self._result_limit_bytes = result_limit_bytes
-        self.messages: list[Message] = list(messages)
+    messages: list[Message]
+    size: int = 0
+    result_limit_bytes: int | None = None
+    _given: int = 0
+    """How many of them the run began with: its thread's history and its own input."""
+    _native: dict[str, list[bytes | None]] = {}
+    """Each message as encoded for the model that was asked last, by that model."""
+    call_ids: dict[str, None] = {}
+    labels: dict[str, str] = {}
+    """What the policy engine has added to the run's labels."""
+    unavailable: tuple[str, ...] = ()
+    """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
+    turn: LatestTurn = field(default_factory=LatestTurn)
+    allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
+    """Approvals that cover later calls, too."""
+    closed: int = 0
+    """How many calls have a result."""
+    memory: dict[str, Any] = {}
+    """What the run's tools and hooks remember."""
+    unsaved: dict[str, Any] = {}
+    """What hooks have changed of that, and no entry has yet; None stands for what they forgot."""
+    _past: list[PastCall] | None = None
+    _instruction: Message | None = None
+    """What the model was told before its last turn, which is not a message of the run."""
+    counts: dict[str, int] = {}
+    """How often each tool was called: carried out, answered in its place, unknown or invalid."""
+    system: str | None = None
+    """The run's instructions, if code rendered them."""
+    digests: Digests | None = None
+    """What the run rests on; None before it was loaded, and for one that rests on no code."""
+    approved: frozenset[str] = frozenset()
+    """The awaits about the run itself that somebody approved."""
+    failure: str = ""
+    """The error that ended the latest model call, if it failed."""
+    failed: tuple[AttemptFailed, bodies.FailedBody] | None = None
+    """The latest model call that failed."""
+    partial: str = ""
+    """The text that it had streamed by then."""
+    rejected: str = ""
+    """What the model was told about its latest answer, if that was rejected."""
+    _whole_size: int = 0
+    """The size without a summary."""
+    compacted: tuple[ContextCompacted, SummaryBody] | None = None
+    """The summary in force."""
+    _visible: list[Message] | None = None
+    contents: dict[str, str] = {}
+    """The blobs that messages name, in base64, by id."""
+    _changed: dict[bool, list[Message]] = {}
+    """The messages with their contents, by whether notes stand in for images."""
+    last_hint: Hint | None = None
+    """What would help after the latest call that failed."""
+    _clarifying: str = ""
+    """The await that asks for what a failed call lacks."""
+    _queued: dict[str, User] = {}
+
+    def __post_init__(self) -> None:
+        self.messages = [*self.messages]
         self._given = len(self.messages)
-        """How many of them the run began with: its thread's history and its own input."""
-        self._native: dict[str, list[bytes | None]] = {}
-        """Each message as encoded for the model that was asked last, by that model."""
-        self.call_ids: dict[str, None] = _call_ids(self.messages)
-        self.labels: dict[str, str] = {}
-        """What the policy engine has added to the run's labels."""
-        self.unavailable: tuple[str, ...] = ()
-        """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
-        self.turn = LatestTurn()
-        self.allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
-        """Approvals that cover later calls, too."""
-        self.closed = 0
-        """How many calls have a result."""
-        self.memory: dict[str, Any] = {}
-        """What the run's tools and hooks remember."""
-        self.unsaved: dict[str, Any] = {}
-        """What hooks have changed of that, and no entry has yet; None stands for what they forgot."""
-        self._past: list[PastCall] | None = None
-        self._instruction: Message | None = None
-        """What the model was told before its last turn, which is not a message of the run."""
-        self.counts: dict[str, int] = {}
-        """How often each tool was called: carried out, answered in its place, unknown or invalid."""
-        self.system: str | None = None
-        """The run's instructions, if code rendered them."""
-        self.digests: Digests | None = None
-        """What the run rests on; None before it was loaded, and for one that rests on no code."""
-        self.approved: frozenset[str] = frozenset()
-        """The awaits about the run itself that somebody approved."""
-        self.failure = ""
-        """The error that ended the latest model call, if it failed."""
-        self.failed: tuple[AttemptFailed, bodies.FailedBody] | None = None
-        """The latest model call that failed."""
-        self.partial = ""
-        """The text that it had streamed by then."""
-        self.rejected = ""
-        """What the model was told about its latest answer, if that was rejected."""
-        self.size = size
-        self._whole_size = size
-        """The size without a summary."""
-        self.compacted: tuple[ContextCompacted, SummaryBody] | None = None
-        """The summary in force."""
-        self._visible: list[Message] | None = None
-        self.contents: dict[str, str] = {}
-        """The blobs that messages name, in base64, by id."""
-        self._changed: dict[bool, list[Message]] = {}
-        """The messages with their contents, by whether notes stand in for images."""
-        self.last_hint: Hint | None = None
-        """What would help after the latest call that failed."""
-        self._clarifying = ""
-        """The await that asks for what a failed call lacks."""
-        self._queued: dict[str, User] = {}
+        self.call_ids = _call_ids(self.messages)
+        self._whole_size = self.size
 
     @property
     def last_text(self) -> str:
@@ -414,7 +386,7 @@ class Conversation:
             self.unavailable = (*self.unavailable, head.name)
         if head.how not in _NOT_COUNTED:
             self.counts[head.name] = self.counts.get(head.name, 0) + 1
-        visible = closed.parts if head.is_error else parts_within(self._result_limit_bytes, closed)
+        visible = closed.parts if head.is_error else parts_within(self.result_limit_bytes, closed)
         turn.close(head, closed, visible)
         if head.parent:
             return

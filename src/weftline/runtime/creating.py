@@ -177,7 +177,7 @@ class RunCreator:
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation(plan.messages, size=size, result_limit_bytes=plan.model_result_limit_bytes)
+        conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
         work.unique_id = ids.unique_id(key, new.salt)
         if new.blobs:

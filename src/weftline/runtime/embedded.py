@@ -18,7 +18,7 @@ from types import CoroutineType, TracebackType
 from typing import Any, Self, Unpack
 
 from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
-from weftline.kernel.accept import accepts, open_await
+from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (
     AwaitOutcome,
     CancelRequested,
@@ -29,10 +29,10 @@ from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import four_eyes, ids
+from weftline.runtime import ids
 from weftline.runtime import step as stepping
-from weftline.runtime.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
-from weftline.runtime.below import asked_by
+from weftline.runtime.answering import Answer
+from weftline.runtime.await_answers import AwaitAnswers
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.client_calls import ClientCalls
 from weftline.runtime.clock import Clock, SystemClock
@@ -171,9 +171,12 @@ class EmbeddedEngine(StoredRuns):
         self._recovery = self._residents.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
+        load = self._residents.load
+        self._await_answers = AwaitAnswers(store, load, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         try:
             await creator.open()
+            await self._residents.count_queued()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)
@@ -365,36 +368,7 @@ class EmbeddedEngine(StoredRuns):
     ) -> AwaitOutcome:
         """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
-        key, await_id = await asked_by(self._log_store, key, await_id)
-        run = await self._residents.load(key)
-        question, args = open_await(run.state, await_id), None
-        if question is not None and four_eyes.needs_somebody_else(run, question, answer):
-            require_askable(run, question, answer, by=by)
-            await self._settled(run)
-            await four_eyes.require_somebody_else(run, by, person_of, store=self._log_store, load=self._residents.load)
-            run = await self._residents.load(key)
-        while answer.args is not None and args is None and (question := open_await(run.state, await_id)) is not None:
-            require_askable(run, question, answer, by=by)
-            await self._opener.open_tools(run)
-            if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
-                args = await edited(run, question.index, answer.args)
-            run = await self._residents.load(key)
-        while run.work.toolbox is None and answer.args is None and (question := open_await(run.state, await_id)):
-            if not needs_tools(run, question):
-                break
-            await self._opener.open_tools(run)
-            run = await self._residents.load(key)  # as it is now: it may have left memory, and its tools with it
-        question = open_await(run.state, await_id)
-        if question is None:
-            ended = run.state.ended or bool(run.state.control.cancel)
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
-            return await earlier_outcome(self._log_store, key, await_id, answer, by=by, ended=ended)
-        require_askable(run, question, answer, by=by)
-        if args is not None:
-            four_eyes.require_unchanged(run, question, args)
-        draft = closing(run, await_id, question, answer, by=by, args=args)
-        await self._append(run, draft.head, draft.body)
-        return answer.outcome
+        return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
         """Whether neither the run nor any run below it moves before a person has answered."""

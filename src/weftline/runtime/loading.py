@@ -64,7 +64,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
             if loaded.created:  # else its retention is over
                 logger.error("run %s has ended, and its log cannot be read", run_id)
             state = replace(state, step="ended", status=convert(row.status, _Ended))
-        work = WorkingSet(run_id, RunPlan(messages=()), Conversation(()))
+        work = WorkingSet(run_id, RunPlan(messages=()), Conversation([]))
     work.unique_id = ids.unique_id(row.key, row.salt)
     log = RunLog(loaded.epoch)
     log.taken_over = not same_owner(loaded.epoch, row.epoch)

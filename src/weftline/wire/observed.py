@@ -34,12 +34,14 @@ _OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}"
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
     """One SSE frame in the hybrid shape."""
-    head = b'id: %d\nevent: %s\ndata: {"seq":%d,"type":"%s"' % (seq, event.encode(), seq, event.encode())
+    name = event.encode()
     if payload == b"{}":
-        return head + b',"data":{}}\n\n'
+        return b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b","data":{}}\n\n' % (seq, name, seq, name)
+    fields = payload[1:-1]
     if len(payload) > NESTED_LIMIT:
-        return head + b"," + payload[1:] + b"\n\n"
-    return b"".join((head, b",", payload[1:-1], b',"data":', payload, b"}\n\n"))
+        return b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b",%b}\n\n' % (seq, name, seq, name, fields)
+    shape = b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b",%b,"data":%b}\n\n'
+    return shape % (seq, name, seq, name, fields, payload)
 
 
 def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
