@@ -176,6 +176,7 @@ class EmbeddedEngine(StoredRuns):
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         try:
             await creator.open()
+            await self._residents.count_queued()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)

@@ -112,6 +112,10 @@ class Residents:
         if run.residency is BEHIND:
             self._behind.add(run)
 
+    async def count_queued(self) -> None:
+        """Counts the runs that an earlier process has left behind others."""
+        self._behind.found(await self._store.queued_behind())
+
     def require_room(self, workspace: int) -> None:
         """Raises `RateLimited` (`too_many_runs`) if the workspace has its maximum number of runs queued."""
         max_queued = self._limits.max_queued_runs_per_workspace
@@ -164,6 +168,10 @@ class Residents:
         run = await self.recovery.load(key)
         if run is None:
             raise no_such_run()
+        if run.residency is BEHIND and not run.state.ended:
+            self._behind.add(run)
+        else:
+            self._behind.drop(run)
         if run.state.ended:
             self._store.release(key, run.log.epoch)
             run.move(GONE)
@@ -216,7 +224,8 @@ class Residents:
 
     def forget(self, run: LiveRun) -> None:
         """It leaves memory."""
-        self._behind.drop(run)
+        if run.state.ended or run.residency is not BEHIND:
+            self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
         self._leave(run)
@@ -226,10 +235,10 @@ class Residents:
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            if run.state.ended:
-                self.recovery.ended(run.key)
-            else:
+            if not run.state.ended:
                 self._hub.forget(run.key)
+            elif run.log.durable == run.log.next_seq - 1:  # an end that cannot be written is none
+                self.recovery.ended(run.key)
 
     def _leave(self, run: LiveRun) -> None:
         """Tells the code of the run's agent that the run leaves memory."""
@@ -469,6 +478,7 @@ class Residents:
 
     def drop(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""
+        self._behind.drop(run)  # until it is loaded again, if it was ever written
         self.forget(run)
         if run.task is not None:
             self._end_driver(run)

@@ -155,6 +155,11 @@ class MemoryLog:
     async def ended_threads_with_runs(self) -> list[int]:
         return thread_queue.ended_with_runs(self._records)
 
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        waiting = [run for run in self._disk.runs.values() if run.row.thread is not None and run.row.ended_at is None]
+        rows = sorted([self._row_view(run) for run in waiting], key=lambda row: row.key)
+        return [(row.key, row.workspace) for row in rows if row.queued]
+
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
 
