@@ -235,9 +235,7 @@ class Residents:
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            if run.state.ended:
-                self.recovery.ended(run.key)
-            else:
+            if not run.state.ended:
                 self._hub.forget(run.key)
 
     def _leave(self, run: LiveRun) -> None:
