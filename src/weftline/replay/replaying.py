@@ -263,7 +263,7 @@ class _Replay:
         return [one for one in found if one.field.partition(".echo")[0] not in unknown]
 
     def _unknown(self, log: Fact) -> tuple[str, ...]:
-        """Fields that depend on tools or messages that are not here."""
+        """Fields that depend on tools, messages or a store that are not here."""
         match log:
             case CallOpened() if not self._known.complete:
                 return ("body",)
@@ -271,6 +271,8 @@ class _Replay:
                 return ("effect",)
             case ContextMeasured() if not self._sized:
                 return ("tokens", "spare", "turns")
+            case AwaitOpened(kind="doubt"):
+                return ("body.key",)  # it is made with the id of the store, which a log does not have
             case _:
                 return ()
 
