@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, ToolGate, ask_user, hook, tool
+from weftline import Agent, Behavior, Engine, Limits, Policy, RunContext, ToolContext, ToolGate, ask_user, hook, tool
 from weftline.agent.offline import AgentsToday
 from weftline.agent.replaying import replay_stored
 from weftline.agent.run import Run
@@ -89,6 +89,17 @@ RUNS: dict[str, tuple[Agent[Any, Any], str, int, int]] = {
     "gated": (searcher(calls("look", place="shed"), hooks=[not_the_shed]), "succeeded", 2, 1),
     "instructions by code": (searcher(instructions=introduced), "succeeded", 1, 0),
     "a subagent": (parent(), "succeeded", 4, 2),
+    "restricted to a tool": (
+        searcher(
+            calls(("look", {"place": "x"}), ("ask_user", {"question": "Which?"})),
+            tools=[look, ask_user],
+            policy=Policy(restrict_to_tool="look"),
+        ),
+        "succeeded",
+        2,
+        2,
+    ),
+    "no tools left": (searcher(policy=Policy(allowed_tags=[])), "succeeded", 1, 0),
     "budget": (
         searcher(*MANY, behavior=Behavior(tool_budgets={"look": 2}), limits=Limits(loop_soft=0)),
         "succeeded",

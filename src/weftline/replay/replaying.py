@@ -117,8 +117,14 @@ async def replay_run(recorded: Recorded, today: CodeSource) -> Replayed:
 async def offered_now(recorded: Recorded, today: CodeSource) -> Offered:
     """What the models of a run would be offered."""
     created, plan = await _beginning(recorded)
-    known = await today.open(plan, _name(recorded, created))
+    known = await _opened(today, plan, _name(recorded, created))
     return offered_by(_system(plan, known), known.toolbox)
+
+
+async def _opened(today: CodeSource, plan: RunPlan, run: RunName) -> PresentCode:
+    """Today's code, with the tools that the policy of the run leaves."""
+    known = await today.open(plan, run)
+    return replace(known, toolbox=known.toolbox.under(plan.limits.policy))
 
 
 class _Diverged(Exception):
@@ -139,7 +145,7 @@ class _Replay:
 
     async def run(self) -> Replayed:
         created, plan = await _beginning(self._recorded)
-        known = self._known = await self._today.open(plan, _name(self._recorded, created))
+        known = self._known = await _opened(self._today, plan, _name(self._recorded, created))
         history = await self._recorded.history()
         limit = plan.model_result_limit_bytes
         conversation = Conversation([*plan.messages], size=input_bytes(plan), result_limit_bytes=limit)
