@@ -273,9 +273,8 @@ class Recovery:
             self._spawn(self._write(self._store.end_trial, [key]))
 
     def ended(self, key: int) -> None:
-        """The run is not driven again, by anybody."""
+        """The end of the run is durable: nobody drives it again."""
         self._tried.discard(key)
-        self._failures.pop(key, None)
 
     def _clear(self, key: int) -> bool:
         if key not in self._on_trial:
