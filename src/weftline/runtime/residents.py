@@ -236,8 +236,6 @@ class Residents:
             self._store.release(run.key, run.log.epoch)
             if not run.state.ended:
                 self._hub.forget(run.key)
-            elif run.log.durable == run.log.next_seq - 1:  # an end that cannot be written is none
-                self.recovery.ended(run.key)
 
     def _leave(self, run: LiveRun) -> None:
         """Tells the code of the run's agent that the run leaves memory."""
