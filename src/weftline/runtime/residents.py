@@ -34,11 +34,10 @@ from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
-from weftline.store.base import LogStore, Progress
+from weftline.store.base import LogStore
 
 logger = logging.getLogger(__name__)
 
-_ENDED = Progress.ENDED
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 CANCEL_GRACE_S = 2.0
