@@ -16,15 +16,19 @@ from weftline import (
     Bounded,
     Conflict,
     Engine,
+    Hook,
     Limits,
     Paging,
     Provided,
     RunFailed,
     RunInfo,
     ServerData,
+    hook,
     tool,
     toolset,
 )
+from weftline.agent.hooks import Point
+from weftline.agent.hooks_outside import POINTS
 from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
 from weftline.errors import InvalidRequest, NotFound
@@ -268,6 +272,29 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             await host.cancel(key)
             go_on.set()
             assert not await answering
+
+
+async def test_a_call_that_is_carried_out_elsewhere_reaches_the_gates_and_its_result_the_end_of_the_turn() -> None:
+    seen: list[str] = []
+
+    def noting(name: str, point: type[Point]) -> Hook[Any]:
+        def note(at: Point) -> None:
+            seen.append(name)
+
+        return hook(point)(note)
+
+    about_calls = [(name, point) for name, point in POINTS.items() if name.startswith(("tool_", "results_", "await_"))]
+    assert len(about_calls) > 8
+    agent = Agent(
+        ScriptedModel([OWNER, "Done."]), tools=[owner], hooks=[noting(name, point) for name, point in about_calls]
+    )
+    async with asyncio.timeout(PATIENCE_S), Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        asked = await offered(run)
+        assert seen == ["tool_gate"]
+        await run.provide(asked.id, [Provided(call_id=ids(asked)[0], result="Ann")])
+        await run.result()
+    assert seen == ["tool_gate", "results_stored"]
 
 
 async def test_results_that_were_materialized_may_come_again_under_their_key() -> None:

@@ -12,13 +12,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weftline import Agent, Budget, Engine, RunFailed, ToolContext, tool
 from weftline.messages import User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.runtime.engine import OwnedEngine
 from weftline.store import crashpoints
 from weftline.store.budgets import Limit, agent_account, workspace_account
 from weftline.store.records import budgets
@@ -70,7 +71,7 @@ async def main() -> None:
     )
     models.add(Played(["Not asked."]), name="lab")
     async with Engine(FOLDER / "data", agents=[agent], models=models) as engine:
-        runtime = await engine.runtime()
+        runtime = cast("OwnedEngine", await engine.runtime())
         space = await runtime.workspace("default")
         limits = {
             workspace_account(space): [

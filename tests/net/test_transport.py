@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from weftline._version import __version__
+from weftline.net import heads
 from weftline.net.errors import RequestFailed
 from weftline.net.heads import MAX_INTERIM
 from weftline.net.response import MAX_PIECE_BYTES
@@ -380,6 +381,17 @@ async def test_a_server_that_sends_one_notice_after_another_is_given_up() -> Non
     async with serving(answering(notices * 20_000 + HELLO)) as url, transport() as http:
         with pytest.raises(RequestFailed) as raised:
             await post(http, url)
+    assert (raised.value.reason, raised.value.sent) == ("broken", True)
+
+
+async def test_a_body_in_chunks_of_one_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MAX_FRAMING_BYTES", 10_000)
+    async with transport() as http:
+        async with serving(answering(HEAD + chunk(b"x") * 1_000 + chunk(b"y" * 20_000) + b"0\r\n\r\n")) as url:
+            assert len(await post(http, url)) == 21_000
+        async with serving(answering(HEAD + chunk(b"x") * 200_000 + b"0\r\n\r\n")) as url:
+            with pytest.raises(RequestFailed) as raised:
+                await post(http, url)
     assert (raised.value.reason, raised.value.sent) == ("broken", True)
 
 

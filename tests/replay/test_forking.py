@@ -16,8 +16,10 @@ from weftline.messages import Assistant, ToolResults, User
 from weftline.runtime import ids
 from weftline.runtime.paging import entries
 from weftline.store.database import Query, statement
+from weftline.store.records import threads
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext
+from weftline.workspace.threads import Branches
 
 made: list[tuple[str, str]] = []
 
@@ -242,3 +244,17 @@ async def test_a_fork_that_is_refused_leaves_no_thread() -> None:
             with pytest.raises(WeftlineError):
                 await engine.fork(first, baker("x"), turn=turn, model=model)
         assert await engine.store.records.read(count()) == 1
+
+
+async def test_a_thread_that_got_no_fork_is_removed_and_one_that_did_stays() -> None:
+    async with Engine() as engine:
+        first = await origin(engine, thread="customer")
+        row = await engine.store.log.run(ids.key_of(first))
+        assert row is not None and row.thread is not None
+        branches, records = Branches(engine.workspaces), engine.store.records
+        unused = await branches.branch(row.thread)
+        assert await records.read(threads.by_key(unused)) is not None
+        for thread in (unused, row.thread):
+            await branches.remove_unused(thread)
+        assert await records.read(threads.by_key(unused)) is None
+        assert await records.read(threads.by_key(row.thread)) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,12 +10,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from weftline import Agent, Behavior, Engine, Limits, RunContext, ToolContext, ToolGate, ask_user, hook, tool
+from weftline import Agent, Behavior, Engine, Limits, Policy, RunContext, ToolContext, ToolGate, ask_user, hook, tool
 from weftline.agent.offline import AgentsToday
 from weftline.agent.replaying import replay_stored
 from weftline.agent.run import Run
 from weftline.api.stored_logs import StoredLogs
 from weftline.errors import WeftlineError
+from weftline.events import AwaitOpened
 from weftline.kernel.entries import FORMAT
 from weftline.replay.importing import import_runs
 from weftline.replay.reading import read_export
@@ -87,6 +89,17 @@ RUNS: dict[str, tuple[Agent[Any, Any], str, int, int]] = {
     "gated": (searcher(calls("look", place="shed"), hooks=[not_the_shed]), "succeeded", 2, 1),
     "instructions by code": (searcher(instructions=introduced), "succeeded", 1, 0),
     "a subagent": (parent(), "succeeded", 4, 2),
+    "restricted to a tool": (
+        searcher(
+            calls(("look", {"place": "x"}), ("ask_user", {"question": "Which?"})),
+            tools=[look, ask_user],
+            policy=Policy(restrict_to_tool="look"),
+        ),
+        "succeeded",
+        2,
+        2,
+    ),
+    "no tools left": (searcher(policy=Policy(allowed_tags=[])), "succeeded", 1, 0),
     "budget": (
         searcher(*MANY, behavior=Behavior(tool_budgets={"look": 2}), limits=Limits(loop_soft=0)),
         "succeeded",
@@ -156,6 +169,33 @@ async def test_a_run_that_people_took_part_in_comes_out_as_it_did(say: Callable[
                 await say(engine, run)
         done = await replayed(engine, agent, run.id)
         assert done.calls == 2 and done.status == ("cancelled" if say is cancelled else "succeeded")
+
+
+@pytest.mark.requirement("run.replay.offline")
+async def test_a_run_that_asked_what_became_of_a_call_comes_out_as_it_did(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="once", in_doubt="ask")
+    async def send(text: str) -> str:
+        """Sends."""
+        begun.set()
+        await asyncio.Event().wait()
+        return text
+
+    agent = searcher(calls("send", text="hello"), tools=[send])
+    async with Engine(tmp_path / "data", agents=[agent], drain_s=0) as engine:
+        run_id = (await engine.start(agent, "Send it.")).id
+        await begun.wait()
+    async with Engine(tmp_path / "data", agents=[agent]) as engine:
+        run = engine.attach(run_id)
+        async for event in run.events():
+            if isinstance(event, AwaitOpened):
+                await run.answer(event.id, "sent")
+        assert (await replayed(engine, agent, run_id)).calls == 1
+        file = await engine.export(run_id, tmp_path / "run.jsonl")
+    async with Engine() as other:
+        await other.import_runs(file)
+        assert (await replayed(other, agent, run_id)).calls == 1
 
 
 @pytest.mark.requirement("run.replay.offline")

@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyLog, MoodyStore, ended, engine_on, facts, plan
+from weftline.errors import RateLimited
 from weftline.kernel.entries import AwaitClosed, CallClosed, Limits
 from weftline.messages import ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.timers import MAX_GRACE_US
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
@@ -23,6 +25,9 @@ from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.function import tool
+from weftline.workspace import threads
+from weftline.workspace.context import Workspaces
+from weftline.workspace.threads import ThreadDraft
 
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
@@ -219,3 +224,44 @@ def test_a_run_that_cannot_be_loaded_does_not_keep_the_deadlines_of_others() -> 
             assert (await ended(it, broken, space)).status == "succeeded", "it is tried again"
 
     on_virtual_time(scenario)
+
+
+def test_runs_behind_others_count_as_queued_when_they_are_not_in_memory() -> None:
+    """The next process has never seen them."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        disk, clock = MemoryDisk(), WallClock(loop)
+        limits = WorkspaceLimits(max_queued_runs_per_workspace=3)
+
+        async def refused(it: EmbeddedEngine) -> bool:
+            try:
+                runs.append(await it.create(space, plan("ask", LocalRef("ask")), thread=thread))
+            except RateLimited:
+                return True
+            return False
+
+        store = MoodyStore(disk)
+        it, _ = engine_on(store, SCRIPTS, limits=limits, clock=clock)
+        await it.start()
+        space = await it.workspace("acme")
+        at = Workspaces(store.records, store.vault, clock)
+        thread = (await threads.create(at, space, ThreadDraft(name="t", agent=None, spec=b"{}"))).key
+        runs: list[str] = []
+        assert [await refused(it) for _ in range(5)] == [False] * 4 + [True]
+        await it.stop()
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS, limits=limits, clock=clock)
+        await it.start()
+        assert await refused(it)
+        await it.cancel(await it.locate(runs[2], workspace=space))
+        assert not await refused(it)
+        assert await refused(it)
+        assert await it.answer(await it.locate(runs[0], workspace=space), "call_0_0", ToolOutput.of("42"))
+        await ended(it, runs[0], space)
+        await asyncio.sleep(60)
+        assert not await refused(it)
+        await it.stop()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, Limits, tool
+from weftline.messages import User
 from weftline.runtime import ids
 from weftline.testing import ScriptedModel, calls
 from weftline.testing.store.chain import read_log
@@ -109,3 +110,20 @@ async def test_a_request_that_repeats_a_message_adds_next_to_nothing(tmp_path: P
             await (await engine.start(agent, MESSAGE)).result()
 
     assert MB < await grows_by(tmp_path / "store", work) < MB * (1 + OVERHEAD) + 10 * 8_000
+
+
+async def test_a_conversation_that_a_client_sends_again_with_every_run_is_stored_once(tmp_path: Path) -> None:
+    """Although none of its messages is long: lists that begin alike share what they begin with."""
+    texts = [MESSAGE[at : at + 4_096] for at in range(0, MB // 2, 4_096)]
+    agent: Agent[Any, Any] = Agent(ScriptedModel(["Yes."]), name="agent")
+
+    async def work(engine: Engine) -> None:
+        for number in range(len(texts) - 16, len(texts)):
+            given = [User.of(text) for text in texts[:number]]
+            run = await engine.start(agent, texts[number], messages=given)
+            await run.result()
+            first = (await read_log(engine.store.log, ids.key_of(run.id)))[0]
+            assert all(text.encode() in first.body for text in texts[: number + 1])
+
+    grown = await grows_by(tmp_path / "store", work)
+    assert grown < MB / 2 * (1 + OVERHEAD) + 16 * 32_000, "and not sixteen times"

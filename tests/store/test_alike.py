@@ -176,6 +176,7 @@ class Story:
             await log.thread_messages(self._thread),
             [await log.ends_of_thread(self._thread), await log.unfinished_of_thread(self._thread)],
             [await log.ended_threads_with_runs(), await log.unfinished(), await log.last_key()],
+            await log.queued_behind(),
             await self.subject.store.records.read(active_run(self._thread)),
         ]
 

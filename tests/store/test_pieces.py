@@ -75,6 +75,51 @@ def test_strings_that_nobody_would_write_come_back_too(string: str) -> None:
     parts_of(b'{"text":"%s"}' % string.encode())
 
 
+def history(messages: int) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "parts": [{"type": "text", "text": f"{number} said {'a word ' * 200}"}]}
+        for number in range(messages)
+    ]
+
+
+def test_a_list_that_grows_is_stored_once_up_to_its_last_elements() -> None:
+    """As clients send it that keep the conversation themselves, with every request."""
+    rest, kept = 0, dict[str, bytes]()
+    for number in range(60, 100):
+        plan = {"name": "x" * number, "limits": {"turns": number}, "messages": history(number)}
+        for body in (encode({"plan": plan}), dumps({"id": number, **plan}, indent=1).encode()):
+            parts = split(body)
+            assert parts is not None and join(parts.body, parts.pieces.get) == body
+            rest += len(parts.body)
+            kept |= parts.pieces
+    assert rest / 80 < 2 * PIECE_BYTES
+    assert sum(map(len, kept.values())) < 2.2 * len(encode(history(100)))
+
+
+def test_a_long_string_among_short_elements_is_a_piece_of_its_own() -> None:
+    text = {"role": "user", "text": LONG}
+    parts = split(encode({"messages": [*history(30), text, *history(30), text]}))
+    assert parts is not None and encode(LONG)[1:-1] in parts.pieces.values() and len(parts.pieces) > 2
+    assert sum(map(len, parts.pieces.values())) < len(LONG) + len(encode(history(30))) + PIECE_BYTES
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":"%s","a":%s}' % ((b"[" + b",".join([b"{}"] * 20_000) + b"]",) * 2),
+        b'{"a":%s,"b":"x","a":%s}' % ((b"[" + b",".join([b"{}"] * 20_000) + b"]",) * 2),
+        b"[" + b" , ".join([b'{"a" : [ ] }'] * 9_000) + b" \n] ",
+        b"[" + b",".join([b"{}"] * 60_000) + b"]",
+        b"[{" + b"[" * 40_000,
+        b'[{"a":1}' + b"," * 40_000 + b"]",
+    ],
+    ids=["in a string", "twice", "blanks", "too many", "deep", "not JSON"],
+)
+def test_odd_lists_come_back_too(body: bytes) -> None:
+    parts = split(body)
+    assert parts is None or join(parts.body, parts.pieces.get) == body
+
+
 def test_strings_in_strings_are_looked_into_as_deep_as_anybody_would_put_them() -> None:
     """However deep they are: each level takes as long as the whole body does."""
     value = LONG
@@ -93,9 +138,23 @@ def test_a_body_whose_piece_is_gone_or_not_what_it_was_cannot_be_read() -> None:
     assert join(b"\0)\0(\0=", dict.fromkeys(parts.pieces, b"").get) == b"\0)\0(\0="
 
 
-some_text = st.text(st.sampled_from('ab"\\\n\x01é\U0001f34b/{[')).map(lambda text: text * 3_000)
+some_words = st.text(st.sampled_from('ab"\\\n\x01é\U0001f34b/{['))
+
+
+def many(words: str) -> str:
+    return words * 3_000
+
+
+def in_a_string(words: str) -> str:
+    return encode({"a": many(words)}).decode()
+
+
+def in_a_list(words: str) -> list[dict[str, str]]:
+    return [{"a": words * 100, "b": str(number)} for number in range(50)]
+
+
 some_json: st.SearchStrategy[Any] = st.recursive(
-    st.text(max_size=5) | some_text | st.integers() | some_text.map(lambda text: encode({"a": text}).decode()),
+    st.integers() | some_words | some_words.map(many) | some_words.map(in_a_string) | some_words.map(in_a_list),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )

@@ -10,6 +10,7 @@ from weftline.agent import hooks_outside as points
 from weftline.agent.calling import Hook, Hooks
 from weftline.agent.context import RunContext
 from weftline.agent.skills.toolset import SkillActivated, SkillDeactivated, Skills, SkillsCatalog, SkillsResolved
+from weftline.log_context import current_run
 
 
 class Owner(Protocol):
@@ -27,8 +28,8 @@ class Notifier(Protocol):
 
 
 _owners: WeakKeyDictionary[Skills, WeakSet[Any]] = WeakKeyDictionary()
-runs: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""The code of runs that are in memory, by run id."""
+runs: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+"""The code of runs that are in memory, by workspace and run id."""
 
 
 def connect_skills(toolsets: Iterable[object], agent: Owner) -> None:
@@ -78,6 +79,15 @@ async def _notify(weak: Callable[[], Owner | None], run_id: str, point: points.P
     if not run_id:
         await Hooks(agent.hooks).watch(point, _NO_RUN)
         return
-    run: Notifier | None = runs.get(run_id)
+    run = _find(run_id)
     if run is not None and run.owner is agent:
         await run.notify(point)
+
+
+def _find(run_id: str) -> Notifier | None:
+    """The run that something happens in: workspaces may have runs of the same id."""
+    driven = current_run.get()
+    if driven is not None:
+        return runs.get((driven.workspace_slug, run_id))
+    found = [run for (_, id), run in runs.items() if id == run_id]
+    return found[0] if len(found) == 1 else None

@@ -281,7 +281,7 @@ class AgentTools:
             on_left=partial(self._left, place),
             prompts=named_prompts,
         )
-        self.running[place] = skilled.runs[run.id] = code
+        self.running[place] = skilled.runs[run.workspace_slug, run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code, toolsets=toolsets)
 

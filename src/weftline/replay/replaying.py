@@ -117,8 +117,14 @@ async def replay_run(recorded: Recorded, today: CodeSource) -> Replayed:
 async def offered_now(recorded: Recorded, today: CodeSource) -> Offered:
     """What the models of a run would be offered."""
     created, plan = await _beginning(recorded)
-    known = await today.open(plan, _name(recorded, created))
+    known = await _opened(today, plan, _name(recorded, created))
     return offered_by(_system(plan, known), known.toolbox)
+
+
+async def _opened(today: CodeSource, plan: RunPlan, run: RunName) -> PresentCode:
+    """Today's code, with the tools that the policy of the run leaves."""
+    known = await today.open(plan, run)
+    return replace(known, toolbox=known.toolbox.under(plan.limits.policy))
 
 
 class _Diverged(Exception):
@@ -139,7 +145,7 @@ class _Replay:
 
     async def run(self) -> Replayed:
         created, plan = await _beginning(self._recorded)
-        known = self._known = await self._today.open(plan, _name(self._recorded, created))
+        known = self._known = await _opened(self._today, plan, _name(self._recorded, created))
         history = await self._recorded.history()
         limit = plan.model_result_limit_bytes
         conversation = Conversation([*plan.messages], size=input_bytes(plan), result_limit_bytes=limit)
@@ -263,7 +269,7 @@ class _Replay:
         return [one for one in found if one.field.partition(".echo")[0] not in unknown]
 
     def _unknown(self, log: Fact) -> tuple[str, ...]:
-        """Fields that depend on tools or messages that are not here."""
+        """Fields that depend on tools, messages or a store that are not here."""
         match log:
             case CallOpened() if not self._known.complete:
                 return ("body",)
@@ -271,6 +277,8 @@ class _Replay:
                 return ("effect",)
             case ContextMeasured() if not self._sized:
                 return ("tokens", "spare", "turns")
+            case AwaitOpened(kind="doubt"):
+                return ("body.key",)  # it is made with the id of the store, which a log does not have
             case _:
                 return ()
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline import prompts_failure
 from weftline import prompts_people as prompts
-from weftline.canonical import canonical, canonical_value
+from weftline.canonical import canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
 from weftline.kernel.batch import await_id
@@ -80,13 +80,24 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
         return False
     given = decode(args, type=dict[str, Any])
     for name, value in pattern.args.items():
-        if name not in given or canonical_value(given[name]) != canonical(bytes(value)):
+        if name not in given or not _same(given[name], decode(value)):
             return False
     for name, prefix in pattern.prefixes.items():
         text = given.get(name)
         if not isinstance(text, str) or not text.startswith(prefix) or not _PLAIN.fullmatch(text[len(prefix) :]):
             return False
     return True
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values are the same JSON. `3` and `3.0` are: a browser that is shown one sends the other."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        fields, others = cast("dict[str, object]", one), cast("dict[str, object]", other)
+        return fields.keys() == others.keys() and all(_same(fields[name], others[name]) for name in fields)
+    if isinstance(one, list) and isinstance(other, list):
+        items, more = cast("list[object]", one), cast("list[object]", other)
+        return len(items) == len(more) and all(map(_same, items, more))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def question_of(index: int, work: WorkingSet) -> AskBody | None:

@@ -1,6 +1,8 @@
-"""New runs that wait for earlier runs of their threads, counted by workspace."""
+"""Runs that wait for earlier runs of their threads, counted by workspace, whether they are in memory or not."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from weftline.runtime.live import LiveRun
 
@@ -9,11 +11,16 @@ class BehindRuns:
     def __init__(self) -> None:
         self._keys: dict[int, set[int]] = {}
 
+    def found(self, stored: Iterable[tuple[int, int]]) -> None:
+        """Those that an earlier process has left, by key, each with its workspace."""
+        for key, workspace in stored:
+            self._keys.setdefault(workspace, set()).add(key)
+
     def add(self, run: LiveRun) -> None:
         self._keys.setdefault(run.workspace, set()).add(run.key)
 
     def drop(self, run: LiveRun) -> None:
-        """It moves up, or leaves memory."""
+        """It has moved up, has ended, or was never written."""
         keys = self._keys.get(run.workspace)
         if keys is not None and run.key in keys:
             keys.remove(run.key)

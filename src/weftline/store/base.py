@@ -387,6 +387,10 @@ class LogReader(Protocol):
         """Threads that have ended although some of their runs have not."""
         ...
 
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        """The runs that wait for earlier runs of their threads, by key, each with its workspace."""
+        ...
+
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
     async def thread_size(self, thread: int) -> int:

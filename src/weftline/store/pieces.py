@@ -1,14 +1,15 @@
-"""Long strings of a body, kept apart from it: what is in many places, the store has once.
+"""Long strings and lists of a body, kept apart from it: what is in many places, the store has once.
 
 A message of a megabyte is in the log of the run that brings it, in its thread, in every fork of the run and in the logs
 of the runs that it is handed to: each time as a string of some JSON. A store may keep the string once, under its
 digest, and the body with a mark in its place. No JSON has a zero byte in it, so a mark cannot be taken for content:
 
-    0x00 =<id>      the piece, as it is
+    0x00 =<id>      the piece, as it is: a string, or some elements of a list
     0x00 a<id>      the piece, with `\\u` escapes for whatever is not ASCII, as some clients write it
     0x00 ( … 0x00 ) a string whose content is JSON itself, such as the arguments of a call, with marks of its own
 
-Short bodies are left as they are, and so are those that have short strings only.
+Lists that are long although nothing in them is are kept likewise, some elements at a time. Short bodies are left as
+they are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from hashlib import sha256
 
 from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, encode
+
+from weftline.store.lists import groups
 
 PIECE_BYTES = 16 * 1024
 """Strings of this length or more are pieces: a row of their own is worth it."""
@@ -96,8 +99,15 @@ def _joined(body: bytes, find: Callable[[str], bytes | None]) -> bytes:
 def _marked(text: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
     parts: list[bytes] = []
     done = 0
-    for start, end in _long_strings(text):
-        parts += [text[done:start], _mark(text[start:end], pieces, depth=depth)]
+    strings = list(_long_strings(text))
+    places = [(start, end, True) for start, end in strings]
+    if depth == 0 and len(text) - sum([end - start for start, end in strings]) >= 2 * PIECE_BYTES:
+        places += [(start, end, False) for start, end in groups(text, strings, size=PIECE_BYTES)]
+    for start, end, is_string in sorted(places):
+        if start < done:
+            continue  # the value of a repeated field may have been found inside a string
+        piece = text[start:end]
+        parts += [text[done:start], _mark(piece, pieces, depth=depth) if is_string else _named(piece, pieces)]
         done = end
     parts.append(text[done:])
     return b"".join(parts)
@@ -115,8 +125,12 @@ def _mark(string: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
     kind = _AS_IT_IS
     if b"\\u" in string and (other := _not_in_ascii(string)) is not None:
         kind, string = _ASCII, other
-    id = sha256(string).hexdigest()
-    pieces[id] = string
+    return _named(string, pieces, kind)
+
+
+def _named(piece: bytes, pieces: dict[str, bytes], kind: bytes = _AS_IT_IS) -> bytes:
+    id = sha256(piece).hexdigest()
+    pieces[id] = piece
     return b"".join((_MARK, kind, id.encode()))
 
 

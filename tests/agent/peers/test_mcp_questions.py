@@ -14,9 +14,12 @@ from weftline import Agent, Engine, Limits, Run, mcp
 from weftline.agent.asking import Await
 from weftline.errors import Conflict
 from weftline.events import ChildEnded
+from weftline.kernel.bodies import decode_created
+from weftline.plan import decode_plan
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.mcp.asking import Caller, caller_of
 from weftline.tools.mcp.forms import Form
+from weftline.workspace import workspaces
 
 from .small import Small, model, offered
 
@@ -154,6 +157,30 @@ async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run
         result = await run.result()
     assert '"name": "Ann"' in result.calls[-1].result
     assert "Who are you?" not in result.calls[-1].result
+
+
+async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Path) -> None:
+    agent = Agent(model(calls("small__ask", what="1")), tools=[Small(tmp_path).tools], name="asker")
+    async with Engine(tmp_path / "db", agents=[agent]) as engine:
+        run = await engine.start(agent, "One.", run_id="same")
+        (question,) = await asked(engine, run)
+        host = await engine.runtime()
+        first = await host.entry(await host.locate("same", workspace=engine.workspace_key), 1)
+        others = await workspaces.ensure(engine.workspaces, "others")
+        assert first is not None and others != engine.workspace_key
+        plan = decode_plan(decode_created(first.body).plan)
+        await host.create(others, plan, run_id="same")
+        key = await host.locate("same", workspace=others)
+        follower = host.follow(key, "same", workspace=others)
+        async with asyncio.timeout(30):
+            while await follower.next() is not None:
+                pass
+        follower.close()
+        [closed] = await host.logs.facts(key, kinds=("call.closed",))
+        assert b"perhaps about another run" in closed.body
+        await run.answer(question.id, {"name": "Ann"})
+        result = await run.result()
+    assert '"name": "Ann"' in result.calls[-1].result
 
 
 async def test_a_question_that_may_be_that_of_a_call_that_was_cut_off_is_put_to_nobody(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -97,6 +98,9 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
     class Source:
         async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
             raise AssertionError(f"entry {seq} was read")
+
+        async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+            raise AssertionError("its facts were read")
 
         async def session_id(self, thread: int | None) -> str | None:
             return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import BasicAuth, web
+from aiohttp import web
 
 from weftline.testing import ServerProcess
 
@@ -25,7 +26,7 @@ def sent(request: web.Request) -> str:
     values = [*request.headers.values(), request.raw_path, *request.query.values()]
     values += [value.removeprefix("Bearer ") for value in request.headers.getall("X-Secret", [])]
     if "Authorization" in request.headers:
-        values.append(BasicAuth.decode(request.headers["Authorization"]).password)
+        values.append(b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode())
     return f"you sent {' '.join(values)}"
 
 

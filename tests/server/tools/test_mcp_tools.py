@@ -17,6 +17,7 @@ from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import ToolContext
 from weftline.tools.mcp.pool import McpAddress, McpPool
 from weftline.tools.mcp.tools import McpTool, McpUnavailable, list_tools, model_name, offered
+from weftline.tools.mcp.transports import MAX_OPEN_REQUESTS
 
 from ..kit import Json
 from .peers import TEAM, McpProcess, answering, missing, serving
@@ -146,6 +147,27 @@ async def test_a_server_that_never_answers_is_given_up(dialer: Dialer) -> None:
         with pytest.raises(McpUnavailable, match="in time"):
             await list_tools(pool, McpAddress(1, f"{nobody.url}/mcp"))
         waiting.set()
+        await pool.aclose()
+
+
+async def test_a_server_that_asks_without_waiting_for_answers_is_given_up(pool: McpPool) -> None:
+    answered = asyncio.Event()
+
+    async def pinging(request: web.Request) -> web.StreamResponse:
+        if "method" not in await request.json():
+            await answered.wait()
+            return web.Response(status=202)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        pings = (f'data: {{"jsonrpc": "2.0", "id": {n}, "method": "ping"}}\n\n' for n in range(2 * MAX_OPEN_REQUESTS))
+        await response.write("".join(pings).encode())
+        await answered.wait()
+        return response
+
+    async with serving(pinging) as server:
+        with pytest.raises(McpUnavailable, match="more than 1,000 requests at once"):
+            await list_tools(pool, McpAddress(1, f"{server.url}/mcp"))
+        answered.set()
         await pool.aclose()
 
 

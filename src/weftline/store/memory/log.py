@@ -155,6 +155,11 @@ class MemoryLog:
     async def ended_threads_with_runs(self) -> list[int]:
         return thread_queue.ended_with_runs(self._records)
 
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        waiting = [run for run in self._disk.runs.values() if run.row.thread is not None and run.row.ended_at is None]
+        rows = sorted([self._row_view(run) for run in waiting], key=lambda row: row.key)
+        return [(row.key, row.workspace) for row in rows if row.queued]
+
     async def thread_messages(self, thread: int) -> list[bytes]:
         return thread_queue.messages(self._records, thread)
 
@@ -243,19 +248,20 @@ class MemoryLog:
                 check_possible(one)
         except ValueError as error:
             return impossible(error)
-        for child in write.children:
-            if child.key in self._disk.runs:
-                return Written("conflict", error=already_there(f"run {child.key}"))
-            if child.new is not None and self._disk.is_taken(child.new.salt, workspace=child.new.workspace):
-                return Written("conflict", error=already_there("a run with this id"))
-        written = Written(first_seq=write.base_seq)
-        run = self._disk.runs.get(write.key)
-        if write.new is not None:
-            refusal = self._create(write, written)
-            if refusal is not None:
+        created: set[int] = set()
+        for one in (*write.children, *([] if write.new is None else [write])):
+            if one.key in created:
+                return Written("conflict", error=already_there(f"run {one.key}"))
+            if (refusal := self._refused(one)) is not None:
                 return refusal
-        elif run is None or not run.fits(write):
+            created.add(one.key)
+        run = self._disk.runs.get(write.key)
+        if write.new is None and (run is None or not run.fits(write)):
             return moved_on()
+        # Nothing is refused from here on.
+        written = Written(first_seq=write.base_seq)
+        if run is None:
+            self._create(write, written)
         else:
             self._disk.apply(run, write)
         for child in write.children:
@@ -268,8 +274,8 @@ class MemoryLog:
             deliveries.note(self._records, write, workspace=self._disk.runs[write.key].row.workspace)
         return written
 
-    def _create(self, write: Write, written: Written) -> Written | None:
-        """Adds the run, or says why not."""
+    def _refused(self, write: Write) -> Written | None:
+        """Why a run cannot be added, if it cannot."""
         new, disk = write.new, self._disk
         assert new is not None
         if new.thread is not None:
@@ -285,6 +291,11 @@ class MemoryLog:
         used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
         if used in disk.idempotency:
             return Written("conflict", error=already_there("an idempotency key"))
+        return None
+
+    def _create(self, write: Write, written: Written) -> None:
+        new, disk = write.new, self._disk
+        assert new is not None
         run = MemoryRun(write, new)
         disk.add(run)
         disk.apply(run, write)
@@ -294,9 +305,8 @@ class MemoryLog:
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
             self._add_messages(write, new.thread, new.history)
-        if used is not None and new.idempotency is not None:
-            disk.idempotency[used] = (new.idempotency.digest, write.key)
-        return None
+        if (once := new.idempotency) is not None:
+            disk.idempotency[new.workspace, once.route, once.key] = (once.digest, write.key)
 
     def _add_messages(self, write: Write, thread: int, messages: Sequence[bytes]) -> None:
         if messages:

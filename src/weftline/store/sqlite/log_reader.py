@@ -146,6 +146,9 @@ class SqliteLogReader:
         with snapshot(self._reader) as db:
             return thread_queue.ended_with_runs(db)
 
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        return await self._threads.read(thread_queue.queued_behind)
+
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
             few = thread_queue.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)

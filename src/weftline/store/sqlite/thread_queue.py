@@ -120,6 +120,17 @@ def _last_message(db: apsw.Connection, thread: int) -> int:
     return row[0]
 
 
+def queued_behind(db: apsw.Connection) -> list[tuple[int, int]]:
+    """The runs that wait for earlier ones of their threads, and their workspaces."""
+    rows: list[Any] = db.execute(
+        "SELECT runs.key, runs.workspace FROM threads"
+        " JOIN runs AS moving ON moving.key = threads.active_run"
+        " JOIN runs ON runs.thread = threads.key AND runs.place > moving.place"
+        " WHERE threads.active_run IS NOT NULL AND runs.ended_at IS NULL ORDER BY runs.key"
+    ).fetchall()
+    return [(row[0], row[1]) for row in rows]
+
+
 def ended_with_runs(db: apsw.Connection) -> list[int]:
     """Threads that have ended although some of their runs have not: the process died before cancelling them."""
     rows: list[Any] = db.execute(

@@ -232,6 +232,9 @@ class SimulatedLog:
     async def ended_threads_with_runs(self) -> list[int]:
         return await self._wires.read(self.inner.ended_threads_with_runs())
 
+    async def queued_behind(self) -> list[tuple[int, int]]:
+        return await self.inner.queued_behind()  # once, before anything moves
+
     async def thread_messages(self, thread: int) -> list[bytes]:
         return await self._wires.read(self.inner.thread_messages(thread))
 

@@ -47,13 +47,20 @@ async def a_parent_goes_with_a_child_that_does_not_fit(subject: Subject) -> None
     parent, neighbour = await new_chain(subject), await new_chain(subject, 2)
     log = subject.store.log
     workspace = await new_workspace(subject)
-    for name, key, expected in (("", 2, "conflict"), ("\ud800", 4, "failed")):
+    for name, key, expected in (("", 2, "conflict"), ("", 3, "conflict"), ("\ud800", 4, "failed")):
         write = parent.append(b"started", kind="call.started")
         write.children = [chain_of(log, 3, workspace).create(), chain_of(log, key, workspace).create(name=name)]
         parent.take_back(write)
         assert outcomes(await commit(log, write, neighbour.append(b"a"))) == [expected, "ok"]
         assert await log.run(3) is None
-    assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 3]
+    write = parent.append(b"started", kind="call.started")
+    late = chain_of(log, 4, workspace).create()
+    late.base_version += 1
+    write.children = [chain_of(log, 3, workspace).create(), late]
+    parent.take_back(write)
+    assert outcomes(await commit(log, write, neighbour.append(b"a"))) == ["conflict", "ok"]
+    assert await log.run(3) is await log.run(4) is None
+    assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 5]
 
 
 async def the_end_of_a_child_makes_its_parent_due(subject: Subject) -> None:

@@ -17,6 +17,7 @@ BODIES = (
     dumps({"text": TEXT}).encode(),
     encode({"args": encode({"text": TEXT, "more": encode([TEXT]).decode()}).decode()}),
     encode({"texts": ["short"] * 10_000}),
+    encode({"messages": [{"role": "user", "text": "short " * 50, "number": number} for number in range(300)]}),
     encode({"numbers": [12345] * 10_000}),
     b'{"open":"' + b"x" * 40_000,
     b'\0{"text":"' + b"x" * 40_000 + b'"}',

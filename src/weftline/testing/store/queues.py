@@ -142,6 +142,20 @@ async def a_thread_that_has_ended_takes_no_runs(subject: Subject) -> None:
     assert await check_log(log, 1) == [] and await check_log(log, 2) == [b"{}"]
 
 
+async def runs_that_wait_for_earlier_ones_of_their_threads_are_found(subject: Subject) -> None:
+    log = subject.store.log
+    workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
+    thread, elsewhere = await new_thread(subject, workspace), await new_thread(subject, other)
+    first, second, third = [chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3)]
+    await commit(log, first.create(), second.create(), third.create())
+    await commit(log, *[chain_of(log, key, other, thread=elsewhere).create() for key in (4, 5)])
+    await commit(log, chain_of(log, 6, workspace).create())
+    assert await log.queued_behind() == [(2, workspace), (3, workspace), (5, other)]
+    await commit(log, third.end())
+    await commit(log, first.end())
+    assert await log.queued_behind() == [(5, other)]
+
+
 async def a_thread_that_ended_over_its_runs_is_found(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
@@ -200,6 +214,7 @@ CHECKS = (
     a_run_created_as_the_one_before_it_ends_is_not_forgotten,
     a_thread_that_has_ended_takes_no_runs,
     a_thread_that_ended_over_its_runs_is_found,
+    runs_that_wait_for_earlier_ones_of_their_threads_are_found,
     the_ends_of_a_thread_are_in_the_order_of_its_queue,
     a_new_thread_may_begin_with_what_was_said_elsewhere,
 )

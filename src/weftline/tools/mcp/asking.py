@@ -59,7 +59,8 @@ OnSample: TypeAlias = Callable[[SampleRequest], str | Awaitable[str]]
 class Caller(Struct, frozen=True):
     """A call that is under way, as far as the questions of its server are concerned."""
 
-    run_id: str
+    run: str
+    """Which of all runs that use the server it is of: the workspace and the id, which others may have, too."""
     decline: Callable[[str], object]
     """Told of a question that nobody is asked; of "" if it may be that of another run."""
     ask: Callable[[Form], Awaitable[dict[str, Any] | None]] | None = None
@@ -76,7 +77,7 @@ def caller_of(callers: Sequence[Caller], cut_off: Collection[str] = ()) -> Calle
     own = CALLER.get()
     if own is not None and own in callers:
         return own
-    return callers[0] if callers and len({*cut_off, *(one.run_id for one in callers)}) == 1 else None
+    return callers[0] if callers and len({*cut_off, *(one.run for one in callers)}) == 1 else None
 
 
 class Responders(Struct, frozen=True):

@@ -224,11 +224,11 @@ class Connection:
         """Whether further calls may use it. A process may have a state that they rely on, and is always used."""
         return not self._cut_off or not isinstance(self.address, McpAddress)
 
-    def cut_off(self, run_id: str) -> None:
+    def cut_off(self, run: str) -> None:
         """A call of this run has ended without an answer."""
-        self._cut_off.add(run_id)
+        self._cut_off.add(run)
         if not isinstance(self.address, McpAddress):
-            asyncio.get_running_loop().call_later(_LATE_QUESTION_S, self._cut_off.discard, run_id)
+            asyncio.get_running_loop().call_later(_LATE_QUESTION_S, self._cut_off.discard, run)
 
     @property
     def redactor(self) -> Redactor:
@@ -332,7 +332,7 @@ class Connection:
         for one in self.callers:
             if caller is None:
                 one.decline("")
-            elif caller.ask is None and one.run_id == caller.run_id:
+            elif caller.ask is None and one.run == caller.run:
                 one.decline(params.message)
         return ElicitResult(action="decline")
 

@@ -152,7 +152,7 @@ class McpTool(RemoteTool):
         sample = None
         if further is not None and self.model:
             sample = partial(ask_model, further=further, tool=self.model, redactor=redactor)
-        caller = Caller(context.run_id, decline, ask, sample)
+        caller = Caller(f"{context.workspace}/{context.run_id}", decline, ask, sample)
         connection.callers.append(caller)
         within = CALLER.set(caller)
         try:
@@ -163,7 +163,7 @@ class McpTool(RemoteTool):
                 meta=cast("RequestParamsMeta", _meta(context)),
             )
         except asyncio.CancelledError:
-            connection.cut_off(context.run_id)
+            connection.cut_off(caller.run)
             raise
         finally:
             CALLER.reset(within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import anyio
 import httpx2
@@ -13,6 +13,8 @@ from mcp import StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
@@ -21,9 +23,13 @@ from weftline.tools.mcp.http import DialledTransport
 from weftline.tools.mcp.login import Credential
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
+    from types import TracebackType
+
+    from mcp.client._transport import TransportStreams, WriteStream
 
 MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
+MAX_OPEN_REQUESTS = 1000
+"""Of a server that were not answered yet: pings, questions to people, requests for a model."""
 
 
 @asynccontextmanager
@@ -43,13 +49,12 @@ async def reached(
             async with _watched(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
                 yield streams
         case McpAddress():
-            async with (
-                httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None) as http,
-                streamable_http_client(
+            async with httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None) as http:
+                transport = streamable_http_client(
                     parse(place.url).url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES
-                ) as streams,
-            ):
-                yield streams
+                )
+                async with _watched(transport, on_lost) as streams:
+                    yield streams
 
 
 def _dialled(place: McpAddress, dialer: Dialer, credential: Credential | None) -> DialledTransport:
@@ -80,14 +85,21 @@ def _stderr() -> TextIO:
 async def _watched(
     transport: AbstractAsyncContextManager[TransportStreams], on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
-    """The same transport. A call that is made after its server has died must not be taken for one that was sent."""
+    """The same transport. A call that is made after its server has died must not be taken for one that was sent.
+
+    It ends with a `ConnectionError` when the server asks too much at once: the official client has a task for each
+    request until it is answered, and takes any number of them.
+    """
     async with transport as (read, write):
         outgoing, incoming = anyio.create_memory_object_stream[Any](0)
+        answering = _Answering(write)
 
         async def pass_on() -> None:
             async with outgoing:
                 try:
                     async for item in read:
+                        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
+                            answering.expect()
                         await outgoing.send(item)
                 except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                     pass  # we are closing it ourselves
@@ -97,7 +109,41 @@ async def _watched(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pass_on)
             try:
-                yield incoming, write
+                yield incoming, answering
             finally:
                 tasks.cancel_scope.cancel()
                 incoming.close()
+
+
+class _Answering:
+    """A stream to a server that counts the server's requests which have no answer yet."""
+
+    def __init__(self, stream: WriteStream[SessionMessage]) -> None:
+        self._stream = stream
+        self._open = 0
+
+    def expect(self) -> None:
+        """Notes a request of the server. Raises `ConnectionError` if there are too many."""
+        self._open += 1
+        if self._open > MAX_OPEN_REQUESTS:
+            raise ConnectionError(f"The server sent more than {MAX_OPEN_REQUESTS:,} requests at once.")
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._stream.send(item)
+        if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+            self._open -= 1
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> bool | None:
+        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)

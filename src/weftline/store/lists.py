@@ -1,0 +1,89 @@
+"""Long lists of a body: where their elements can be kept together, a few at a time.
+
+A client that keeps a conversation itself sends all of it with every run, and the tools of an agent are in the plan of
+each of its runs: lists that begin alike, with elements that are short. Groups are counted from the beginning of a list,
+so that two that begin alike have the same ones, up to where they differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder
+
+Range = tuple[int, int]
+
+_MAX_DEPTH = 4
+"""The messages of a plan are three deep."""
+_MAX_OBJECTS = 50_000
+"""What has more is data rather than messages, and would take too long."""
+
+_PROBE = 64
+"""The bytes that a value is looked for by."""
+
+_fields = Decoder(dict[str, Raw]).decode
+_elements = Decoder(list[Raw]).decode
+
+
+def groups(body: bytes, taken: Sequence[Range], *, size: int) -> list[Range]:
+    """Neighbouring elements of the long lists of some JSON, `size` bytes or more of them each.
+
+    `taken` are the places of what is kept in other ways, in order: no group has any of it.
+    """
+    if body.count(b"{") > _MAX_OBJECTS:
+        return []
+    try:
+        return list(_in_value(body, 0, len(body), taken, size=size, depth=0))
+    except (DecodeError, UnicodeError, RecursionError):
+        return []
+
+
+def _in_value(body: bytes, start: int, end: int, taken: Sequence[Range], *, size: int, depth: int) -> Iterator[Range]:
+    if depth == _MAX_DEPTH or end - start < 2 * size:
+        return
+    match body[start : start + 1]:
+        case b"{":
+            at = start
+            for field in _fields(body[start:end]).values():
+                value = bytes(field)
+                if len(value) >= 2 * size and (at := _find(body, value, at)) >= 0:
+                    yield from _in_value(body, at, at + len(value), taken, size=size, depth=depth + 1)
+                    at += len(value)
+        case b"[" if body[start + 1 : start + _PROBE].lstrip()[:1] == b"{":
+            yield from _in_list(body, start, end, taken, size=size, depth=depth)
+        case _:
+            pass
+
+
+def _in_list(body: bytes, start: int, end: int, taken: Sequence[Range], *, size: int, depth: int) -> Iterator[Range]:
+    first, last = -1, start
+    for element in _elements(body[start:end]):
+        at = _next(body, last)
+        last = at + len(bytes(element))
+        place = bisect_left(taken, (at, 0))
+        if place < len(taken) and taken[place][0] < last:
+            first = -1
+            yield from _in_value(body, at, last, taken, size=size, depth=depth + 1)
+            continue
+        first = at if first < 0 else first
+        if last - first >= size:
+            yield first, last
+            first = -1
+
+
+def _next(body: bytes, at: int) -> int:
+    """Where the next element of a list begins."""
+    while body[at] in b"[, \t\r\n":
+        at += 1
+    return at
+
+
+def _find(body: bytes, value: bytes, at: int) -> int:
+    """As `bytes.find`, which takes its time to prepare for something long."""
+    probe = value[:_PROBE]
+    at = body.find(probe, at)
+    while at >= 0 and not body.startswith(value, at):
+        at = body.find(probe, at + 1)
+    return at
