@@ -59,11 +59,11 @@ class Fleet(Protocol):
         """No earlier run of its thread is left."""
         ...
 
-    def forget(self, run: LiveRun) -> None:
+    def unload(self, run: LiveRun) -> None:
         """It leaves memory."""
         ...
 
-    def drop(self, run: LiveRun) -> None:
+    def discard(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""
         ...
 
@@ -144,7 +144,7 @@ class Commits:
             elif toolbox is None and self.on_unopened_end is not None:
                 self.on_unopened_end(run)
             if not run.active and run.log.outbox.empty:
-                self._fleet.forget(run)
+                self._fleet.unload(run)
 
     def _promote(self, key: int) -> None:
         run = self._fleet.runs.get(key)
@@ -162,14 +162,14 @@ class Commits:
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
-        self._fleet.drop(run)
+        self._fleet.discard(run)
         if self._fleet.log.refusal is None and not self._fleet.stopping:
             self._fleet.spawn(self._load_again(run.key))
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
         """As if its driver had failed: it is tried again from the log, and given up after the third time."""
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
-        self._fleet.drop(run)
+        self._fleet.discard(run)
         if not self._fleet.stopping:
             self._fleet.spawn(self._recovery.again(run.key, error))
 
