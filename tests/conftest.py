@@ -77,7 +77,8 @@ def passwords_are_hashed_fast() -> Generator[None]:
 def logging_stays_as_it_was() -> Generator[None]:
     """A command that runs in this process sets logging up for the whole of it."""
     root = logging.getLogger()
-    loggers = (root, logging.getLogger("weftline"), logging.getLogger("mcp.client"))
+    libraries = ("mcp.client", "mcp.server.streamable_http_manager")
+    loggers = (root, logging.getLogger("weftline"), *map(logging.getLogger, libraries))
     handlers, levels = root.handlers[:], [logger.level for logger in loggers]
     yield
     root.handlers[:] = handlers

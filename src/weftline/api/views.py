@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, DecodeError, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
-from weftline.kernel.state import FOLD
+from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
@@ -105,11 +105,20 @@ async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
     """The entry that paused the run, or resumed it, whichever is the last. Few runs have one, and those that only wait
     for people are not searched for it.
     """
-    is_current = row.fold == FOLD and row.state_seq == row.next_seq - 1
-    if row.status != "paused" or (is_current and _PAUSED not in row.state):
+    if row.status != "paused" or _only_waits(row):
         return None
     found = await engine.newest_facts(row.key, kinds=(KIND[RunPaused], KIND[RunResumed]), limit=1, max_bytes=0)
     return found[-1] if found else None
+
+
+def _only_waits(row: RunRow) -> bool:
+    """Whether the row's own state says that nobody has paused the run."""
+    if row.fold != FOLD or row.state_seq != row.next_seq - 1:
+        return False
+    try:
+        return not decode_state(row.state).control.paused
+    except DecodeError:
+        return False
 
 
 def _pause(latest: Stored | None) -> RunPaused | None:
@@ -117,8 +126,6 @@ def _pause(latest: Stored | None) -> RunPaused | None:
     return head if isinstance(head, RunPaused) else None
 
 
-_PAUSED = b'"paused":true'
-"""In the state of a run that somebody has paused: a field without a value is not stored."""
 _BUILD_ON_LOOP_BYTES = 64 * 1024
 _COUNT_ON_LOOP = 200
 

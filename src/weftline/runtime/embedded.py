@@ -282,12 +282,12 @@ class EmbeddedEngine(StoredRuns):
         """The key of a workspace, which is created if it is new."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
-        await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
+        await self._creator.check(plan, workspace=workspace, runs_now=runs_now)
 
     def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> CoroutineType[Any, Any, str]:
         return self._creator.create(workspace, plan, **options)

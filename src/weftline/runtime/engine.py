@@ -274,8 +274,9 @@ class Engine(Protocol):
         `person_of` tells which names are one person, for the rule of four eyes.
 
         Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) for one that does not fit, `Forbidden`
-        (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late. The run
-        goes on waiting after each of these.
+        (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late, or
+        (`idempotency_conflict`) if the same person has given another answer under its key. The run goes on waiting
+        after each of these.
         """
         ...
 
