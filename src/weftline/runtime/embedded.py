@@ -297,8 +297,8 @@ class EmbeddedEngine(StoredRuns):
         await self._wake_waiting(workspace, by=by)
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
-        store, load = self._log_store, self._residents.load
-        await wake_waiting(store, self._ledger, workspace=workspace, load=load, append=self._append, by=by)
+        residents, append = self._residents, self._append
+        await wake_waiting(self._log_store, self._ledger, residents, workspace=workspace, append=append, by=by)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._creator.created_before(workspace, idempotency)
