@@ -124,6 +124,14 @@ def test_no_library_speaks_at_info(log: io.StringIO) -> None:
     assert "INFO weftline.server: hello" in log.getvalue() and "WARNING some.library: trouble" in log.getvalue()
 
 
+def test_a_library_has_no_line_for_each_session_that_it_refuses(log: io.StringIO) -> None:
+    sessions = logging.getLogger("mcp.server.streamable_http_manager")
+    sessions.warning("Refusing to open a new session: %d sessions are already open", 500)
+    assert log.getvalue() == ""
+    sessions.error("Session %s crashed", "a")
+    assert "Session a crashed" in log.getvalue()
+
+
 def test_addresses_and_credentials_are_blacked_out_of_the_log_and_its_tracebacks(log: io.StringIO) -> None:
     key = "weft_0123456789abcdef"
     try:

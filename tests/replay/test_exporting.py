@@ -287,6 +287,30 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
     assert len(request.messages) == len(said) + 1
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
+async def test_what_an_imported_thread_says_keeps_its_attachments_when_its_runs_are_trimmed(
+    durable: bool, tmp_path: Path
+) -> None:
+    async with Engine() as engine:
+        await led_thread(engine)
+        file = await engine.export_thread("customer-42", tmp_path / "thread.jsonl")
+        lone = await engine.start(family(), "Where?", files=[Image("image/png", data="bG9uZQ==")])
+        await lone.result()
+        other_file = await engine.export(lone.id, tmp_path / "run.jsonl")
+    kept, gone = sha256(b"hello").hexdigest(), sha256(b"lone").hexdigest()
+    goes_on = Agent(ScriptedModel(["As I said."]), name="goes_on")
+    async with Engine(tmp_path / "data" if durable else None, agents=[goes_on]) as other:
+        for one in (file, other_file):
+            await other.import_runs(one)
+        log, space = other.store.log, 1
+        assert await log.blob(space, kept) == b"hello" and await log.blob(space, gone) == b"lone"
+        _, trimmed = await log.trim(before=2**60, after=0, workspace=None)
+        assert trimmed == 5
+        assert await log.blob(space, kept) == b"hello" and await log.blob(space, gone) is None
+        run = await other.start(goes_on, "Really?", thread="customer-42")
+        assert (await run.result()).text == "As I said."
+
+
 async def test_an_empty_thread_can_be_exported_and_one_with_an_unfinished_run_cannot(tmp_path: Path) -> None:
     asking = Agent(ScriptedModel([calls("ask_user", question="?")]), tools=[ask_user])
     async with Engine() as engine:

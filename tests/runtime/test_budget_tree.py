@@ -18,8 +18,10 @@ from weftline.kernel.budget import BudgetRefused, BudgetRule
 from weftline.kernel.context import CompactionRule, CompactionStarted
 from weftline.kernel.entries import (
     KIND,
+    OF_RUN,
     AttemptStarted,
     AwaitClosed,
+    AwaitOpened,
     CallClosed,
     CallOpened,
     FinalForced,
@@ -27,6 +29,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.state import Decision, New, State
 from weftline.messages import Sampling
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.prompts_compaction import SUMMARIZE
@@ -37,9 +40,19 @@ from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
 from weftline.runtime import ids, residents
 from weftline.runtime.answering import Answer
+from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.reserving import settled_if_raised
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.budgets import Limit, agent_account, day_of, run_account, thread_account, workspace_account
+from weftline.store.budgets import (
+    Limit,
+    SetLimit,
+    agent_account,
+    day_of,
+    run_account,
+    thread_account,
+    workspace_account,
+)
 from weftline.store.memory import MemoryDisk
 from weftline.store.records import budgets
 from weftline.testing.budgets import unlike
@@ -515,3 +528,62 @@ async def test_a_summary_is_asked_for_once_its_cost_is_reserved_for_good_and_cos
     assert asked.system == SUMMARIZE and first.held is not None
     assert asked.max_output_tokens == first.held.output == 16_384
     assert asked.timeout_s is not None and asked.timeout_s < 60
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_limit_that_is_raised_before_a_run_can_be_found_waiting_wakes_it() -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        limit = Limit("calls", 1, "total", "ask")
+        await _limit(engine, store, workspace_account(space), limit, workspace=space)
+        store.log.holds = "await.opened"
+        store.log.gate.clear()
+        run = await engine.create(space, _plan("work"))
+        await until(lambda: store.log.waited)
+        assert await engine.awaits(AwaitFilter(workspace=space)) == []
+        raised = asyncio.create_task(
+            _limit(engine, store, workspace_account(space), replace(limit, amount=9), workspace=space)
+        )
+        live = engine._residents.resident(await engine.locate(run, workspace=space))  # pyright: ignore[reportPrivateUsage]
+        assert live is not None
+        await until(lambda: raised.done() or live.state.budget.refused is None)
+        store.log.gate.set()
+        await raised
+        assert (await ended(engine, run, space)).status == "succeeded"
+        closed = [head for head in await facts(engine, run, space) if isinstance(head, AwaitClosed)]
+        assert [(one.outcome, one.by) for one in closed] == [("approved", "ann")]
+        assert await unlike(store.log, store.records) == []
+
+
+@pytest.mark.parametrize(("amount", "by"), [(1, None), (2, "ann"), (0, "runtime")], ids=["same", "raised", "removed"])
+def test_a_run_that_would_ask_about_a_limit_that_is_raised_by_then_has_its_answer(amount: int, by: str | None) -> None:
+    """It asks once nothing is under way any more, which may be long after its call did not fit."""
+    ledger, on = Ledger(), workspace_account(1)
+    if amount:
+        ledger.limits_set = {on: (SetLimit("calls", amount, account=on, workspace=1, set_by="ann"),)}
+    account = Account(ledger, key=1, workspace=1, thread=None, plan=_plan("work"), parent=None)
+    refused = BudgetRefused("workspace", "calls", 1, 1, 0, 1, on, outcome="ask")
+    state = State(budget=replace(State().budget, refused=refused))
+    asks = Decision((New(AwaitOpened(0, OF_RUN, "budget_1", "budget", "")),))
+    answers = [new.head for new in settled_if_raised(asks, state, account).append[1:]]
+    assert answers == ([] if by is None else [AwaitClosed(0, OF_RUN, "budget_1", "approved", by)])
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_limit_that_is_removed_while_no_process_runs_lets_a_run_go_on_at_the_next_start() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        limit = Limit("calls", 1, "total", "ask")
+        await _limit(engine, store, workspace_account(space), limit, workspace=space)
+        run = await engine.create(space, _plan("work"))
+        await _asking(engine, space, 1)
+    again = MoodyStore(disk)
+    await again.records.write(budgets.set_limits(workspace_account(space), (), workspace=space, by="ann", now=2))
+    engine, _ = _engine(again)
+    async with engine:
+        assert (await ended(engine, run, space)).status == "succeeded"

@@ -150,9 +150,10 @@ async def test_an_answer_that_does_not_fit_is_refused_in_words_and_the_run_still
         odd: list[Json] = [{}, {"outcome": "yes"}, YES | {"args": 1}, YES | {"reason": 7}, YES | {"remember": "always"}]
         for body in odd:
             assert await refused(body, code="invalid_request")
-        assert await refused(YES | {"remember": "always"}, code="invalid_request") == [
-            "remember: must be true, false or a JSON object of arguments"
-        ]
+        for remember in ("always", None):
+            assert await refused(YES | {"remember": remember}, code="invalid_request") == [
+                "remember: must be true, false or a JSON object of arguments"
+            ]
         check_error(await answer(api, run, "await_9_9", YES), 404, "unknown_await")
         check_error(await answer(api, "run_1000000000000000", id, YES), 404, "not_found")
         assert [one["id"] for one in await inbox(api)] == [id]
@@ -199,7 +200,10 @@ async def test_the_same_request_may_come_again_and_another_may_not(api: Api, sec
         first = await answer(api, run, asked["awaitId"], YES, headers=once)
         again = await answer(api, run, asked["awaitId"], YES, headers=once)
         assert first.json == again.json and again.status == 200
-        check_error(await answer(api, run, asked["awaitId"], NO, headers=once), 409, "await_closed")
+        for said in (NO, YES | {"reason": "changed"}):
+            reply = await answer(api, run, asked["awaitId"], said, headers=once)
+            assert "another answer" in check_error(reply, 409, "idempotency_conflict")["message"]
+        check_error(await answer(api, run, asked["awaitId"], NO), 409, "await_closed")
         check_error(await answer(api, run, asked["awaitId"], YES), 409, "await_closed")
         check_error(await answer(api, run, asked["awaitId"], YES, headers=once, key=second_key), 409, "await_closed")
         await stream.rest()

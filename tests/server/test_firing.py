@@ -156,6 +156,8 @@ async def test_after_a_downtime_it_makes_up_for_what_it_missed_as_it_was_told(
         now = await after.row(row)
         assert now.next_at == us(datetime(2027, 1, 15, 13, tzinfo=UTC))
         assert now.last_error == ("Skipped: its time was missed." if catch_up == "skip" else "")
+        assert now.last_at == us(datetime(2027, 1, 15, 12, tzinfo=UTC)), "not the latest of the missed times"
+        assert (await after.row(once)).last_at == once.next_at
         clock.time = datetime(2027, 1, 15, 13, 0, 20, tzinfo=UTC)  # a little late is not missed
         await after.alarm.fire_due()
         assert await after.times(row) == [*expected, "2027-01-15T13:00"]

@@ -67,6 +67,17 @@ async def test_a_message_that_a_run_cannot_take_is_refused(api: Api) -> None:
     assert check_error(unknown, 404, "not_found")["reason"] == "unknown_run"
 
 
+async def test_a_pause_says_why_however_long_its_reason(api: Api) -> None:
+    """So long that the state is stored along with it."""
+    reason = "lunch, " * 1000
+    run = await api.start("looper", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        await stream.until("local_tool_call")
+        assert (await api.post(f"agent-runs/{run}/pause", {"reason": reason})).status == 200
+        assert (await api.snapshot(run))["reason"] == reason
+        await api.cancel(run)
+
+
 @pytest.mark.requirement("run.pause.refused")
 async def test_a_pause_that_cannot_be_is_refused_and_a_second_one_adds_nothing(api: Api) -> None:
     undisturbed = await api.start("looper", tools=[local_tool()], policy={"interruptsAllowed": False})

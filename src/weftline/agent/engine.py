@@ -26,7 +26,6 @@ from weftline.agent.options import RunOptions, check_options
 from weftline.agent.prompted import PromptedRuns
 from weftline.agent.retained import RetainedRuns
 from weftline.agent.run import Run
-from weftline.agent.settings import Settings
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.agent.starting import Starter
 from weftline.agent.sync import blocking
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Companion: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
-_NO_SETTINGS = Settings()
 _ROUTE = "library"
 
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.api.operated import operated_run
-from weftline.api.operator import operator_name
+from weftline.api.operator import operated_run, operator_name
 from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
 from weftline.api.views import await_views
 from weftline.kernel.entries import AwaitOutcome

@@ -1,15 +1,15 @@
-"""Creating a run that a client describes."""
+"""Creating a run: one that a client describes, or one of a stored agent with a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.json import encode
 
-from weftline.api.agent_specs import RunSpec, effective
+from weftline.api.agent_specs import RunSpec, effective, merged
 from weftline.api.parsing import is_small, parsed
 from weftline.api.planning import plan_of
 from weftline.api.principal import Principal
@@ -17,6 +17,8 @@ from weftline.errors import InvalidRequest
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.store.base import IdempotencyKey
+from weftline.store.records.agents import AgentRow
+from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import RunBody
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, request_warnings
@@ -120,3 +122,34 @@ async def create_checked(
         )
     except InvalidRequest as error:
         raise with_typos(error, body.unknown) from None
+
+
+async def start_agent(
+    app: CreatingHost,
+    agent: AgentRow,
+    prompt: str,
+    *,
+    attachments: Sequence[TakenAttachment] = (),
+    requested_by: str,
+) -> str:
+    """Creates a run of a stored agent, on no session; returns its id."""
+    own = encode({"agentId": agent.id, **prompt_fields(prompt, attachments)})
+    whole = merged(app.workspaces, agent, RunSpec(own, {}))
+    return await app.engine.create(
+        agent.workspace,
+        await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
+        sent=whole.spec,
+        metadata="{}",
+        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
+        blobs=blobs_of(attachments),
+    )
+
+
+def prompt_fields(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:
+    """The fields of a spec that hold a prompt."""
+    return {"prompt": prompt, "attachments": [one.stored for one in attachments]} if attachments else {"prompt": prompt}
+
+
+def blobs_of(attachments: Sequence[TakenAttachment]) -> tuple[Blob, ...]:
+    """Each content once."""
+    return tuple({one.blob.id: one.blob for one in attachments}.values())

@@ -1,19 +1,15 @@
-"""Runs on behalf of callers that speak another protocol: started from a stored agent, and followed as events."""
+"""Runs followed on behalf of callers that speak another protocol: what happens, without the words of our own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from enum import Enum, auto
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
-from msgspec.json import Decoder, encode
+from msgspec.json import Decoder
 
-from weftline.api.agent_specs import RunSpec, merged
-from weftline.api.parsing import off_loop, parsed
-from weftline.api.planning import plan_of
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import (
     TEXT_DELTA,
@@ -30,30 +26,11 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.messages import Blob
-from weftline.runtime.engine import Engine, EntryBatch, Follower
-from weftline.store.base import IdempotencyKey
-from weftline.store.records.agents import AgentRow
-from weftline.store.records.threads import ThreadRow
-from weftline.wire.attachments import TakenAttachment
-from weftline.wire.bodies import MessageBody
+from weftline.runtime.engine import EntryBatch, Follower
 from weftline.wire.damage import damaged
 from weftline.wire.responses import RunView, usage_triple
-from weftline.wire.sessions import effective_spec
-from weftline.workspace import threads
-from weftline.workspace.context import Workspaces
-from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
 logger = logging.getLogger(__name__)
-
-
-class Host(Protocol):
-    """The server, as these need it."""
-
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def workspaces(self) -> Workspaces: ...
 
 
 class EventKind(Enum):
@@ -163,67 +140,3 @@ def usage(run: RunView) -> dict[str, Any] | None:
     if run.finish_reason is not None:
         used["finishReason"] = run.finish_reason
     return {"mantyx": used, "weftline": used}  # the protocol's name, and ours
-
-
-async def start(
-    app: Host, agent: AgentRow, prompt: str, *, attachments: Sequence[TakenAttachment] = (), requested_by: str
-) -> str:
-    """A stand-alone run of the agent; returns its id."""
-    own = encode({"agentId": agent.id, **_input(prompt, attachments)})
-    whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    return await app.engine.create(
-        agent.workspace,
-        await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
-        sent=whole.spec,
-        metadata="{}",
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
-        blobs=_blobs(attachments),
-    )
-
-
-async def send(
-    app: Host,
-    thread: ThreadRow,
-    prompt: str,
-    *,
-    attachments: Sequence[TakenAttachment] = (),
-    metadata: dict[str, str],
-    requested_by: str,
-    idempotency: IdempotencyKey | None = None,
-) -> str:
-    """The run of a message to a session; returns its id."""
-    own = encode({**_input(prompt, attachments), "metadata": metadata})
-    message = MessageBody(own, metadata)
-    whole = await threads.spec(app.workspaces, thread)
-    spec = await off_loop(partial(effective_spec, whole, message), size=len(whole) + len(own))
-    plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
-    return await app.engine.create(
-        thread.workspace,
-        plan,
-        sent=spec,
-        thread=thread.key,
-        metadata=encode(plan.metadata).decode(),
-        idempotency=idempotency,
-        secrets=await threads.sealed_headers(app.workspaces, thread),
-        blobs=_blobs(attachments),
-    )
-
-
-def _input(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:
-    return {"prompt": prompt, "attachments": [one.stored for one in attachments]} if attachments else {"prompt": prompt}
-
-
-def _blobs(attachments: Sequence[TakenAttachment]) -> tuple[Blob, ...]:
-    """Each content once."""
-    return tuple({one.blob.id: one.blob for one in attachments}.values())
-
-
-async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
-    """The agent's session of an A2A context, a new one if there is none yet."""
-    metadata = {CONTEXT_KEY: context}
-    own = encode({"agentId": agent.id, "metadata": metadata})
-    whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
-    await app.engine.check(plan, workspace=agent.workspace)
-    draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
-    return await threads.of_context(app.workspaces, agent.workspace, draft)

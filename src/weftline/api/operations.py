@@ -18,7 +18,8 @@ from weftline.api.await_operations import AskingLogs, answer_await, list_awaits
 from weftline.api.budget_operations import list_budgets, set_budget
 from weftline.api.control import Operation
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
-from weftline.api.operated import operated_run
+from weftline.api.operator import operated_run
+from weftline.api.planning import plan_warnings
 from weftline.api.run_operations import (
     ControlledRuns,
     EndedLogs,
@@ -52,7 +53,7 @@ from weftline.api.schemas.webhooks import (
     webhook_json,
 )
 from weftline.api.views import cancelled
-from weftline.errors import NotFound, WeftlineError
+from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
@@ -64,7 +65,7 @@ from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
-from weftline.wire.responses import Cancelled, RequestWarning, Warnings, iso, request_warnings
+from weftline.wire.responses import Cancelled, Warnings, iso, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
@@ -237,15 +238,8 @@ async def _update_agent(at: Workspaces, logs: Logs, *, workspace: str, id: str, 
 
 
 async def _agent_warnings(logs: Logs, row: AgentRow, unknown: Sequence[UnknownField]) -> Warnings:
-    """What runs of the agent would meet as things are. By command it is no reason to refuse: an operator may well
-    store the agent first and set up its model after."""
-    warnings = request_warnings(unknown)
-    try:
-        await logs.check(plan_from_spec(row.spec), workspace=row.workspace, runs_now=False)
-    except WeftlineError as error:
-        missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
-        return [*(warnings or ()), missing]
-    return warnings
+    plan = plan_from_spec(row.spec)
+    return await plan_warnings(logs, plan, unknown, workspace=row.workspace, runs_now=False)
 
 
 async def _list_agents(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Agent]:

@@ -6,6 +6,8 @@ import getpass
 
 from msgspec import Struct
 
+from weftline.replay.refusing import find_run
+from weftline.store.base import LogReader, RunRow
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 
@@ -20,6 +22,12 @@ class Operator(Struct, frozen=True):
 async def operator_of(at: Workspaces, workspace: str) -> Operator:
     """Raises `NotFound` for an unknown workspace."""
     return Operator(await workspaces.find(at, workspace))
+
+
+async def operated_run(at: Workspaces, logs: LogReader, run: str, *, workspace: str | None) -> RunRow:
+    """The row of the run that a command is about, in any workspace if none is named. Raises `NotFound`."""
+    key = None if workspace is None else await workspaces.find(at, workspace)
+    return await find_run(logs, run, workspace=key)
 
 
 def operator_name() -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from msgspec.structs import replace
 
+from weftline.errors import WeftlineError
 from weftline.plan import RunPlan
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.responses import RequestWarning, Warnings, request_warnings
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.agents import no_such_agent
 from weftline.workspace.code_agents import STORED_ID
 from weftline.workspace.context import Workspaces
@@ -26,3 +32,25 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
     if not STORED_ID.fullmatch(plan.agent_id):
         raise no_such_agent(plan.agent_id)
     return plan
+
+
+class Checking(Protocol):
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
+        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
+        ...
+
+
+async def plan_warnings(
+    logs: Checking, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
+) -> Warnings:
+    """Unknown fields, and what a run of the plan would fail at now.
+
+    For commands, which do not refuse it: an operator may well store an agent first and set up its model after.
+    """
+    warnings = request_warnings(unknown)
+    try:
+        await logs.check(plan, workspace=workspace, runs_now=runs_now)
+    except WeftlineError as error:
+        missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
+        return [*(warnings or ()), missing]
+    return warnings

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from weftline.agent.imported import import_export
 from weftline.api.forking import Forking, fork_run, parse_fork
-from weftline.api.operated import operated_run
-from weftline.api.operator import operator_name
+from weftline.api.operator import operated_run, operator_name
 from weftline.api.schemas.awaits import (
     Acknowledged,
     MessageToRunModel,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec.json import encode
 
 from weftline.api.creating import Creating
 from weftline.api.operator import operator_name, operator_of
+from weftline.api.planning import Checking, plan_warnings
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
     ListedSchedule,
@@ -19,21 +19,13 @@ from weftline.api.schemas.schedules import (
     parse_schedule,
     schedule_json,
 )
-from weftline.errors import WeftlineError
-from weftline.plan import RunPlan
-from weftline.wire.responses import RequestWarning, Warnings, request_warnings
-from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import schedules
 from weftline.workspace.context import Workspaces
 from weftline.workspace.schedules import Changes
 
 
-class SchedulingLogs(Creating, Protocol):
+class SchedulingLogs(Creating, Checking, Protocol):
     """Where scheduled runs go: a running engine, or a store that nobody runs."""
-
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
-        ...
 
 
 class SchedulePage(Struct, frozen=True):
@@ -56,7 +48,7 @@ async def create_schedule(
     assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
     caller = await operator_of(at, workspace)
     work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=operator_name())
-    warnings = await _warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
+    warnings = await plan_warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
     enabled = sent.fields.enabled is not False
     row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
     return schedule_json(row, warnings)
@@ -83,16 +75,3 @@ async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, 
 async def delete_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
     await schedules.delete(at, await operator_of(at, workspace), id)
     return id
-
-
-async def _warnings(
-    logs: SchedulingLogs, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int
-) -> Warnings:
-    """What its runs would meet as things are: by command no reason to refuse, as the model may be set up after."""
-    warnings = request_warnings(unknown)
-    try:
-        await logs.check(plan, workspace=workspace)
-    except WeftlineError as error:
-        missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
-        return [*(warnings or ()), missing]
-    return warnings

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, DecodeError, Raw
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
-from weftline.kernel.state import FOLD
+from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
@@ -36,6 +36,7 @@ class RunSource(Protocol):
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]: ...
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -91,12 +92,14 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
-    """From the row, or from the log if another version of the fold made the row's state."""
-    known = stored_doubts(row)
-    if known is not None:
-        return known
+    """Those that are closed, and those that a person is asked about.
+
+    From the row, or from the log if another version of the fold made the row's state.
+    """
+    known, asked = stored_doubts(row), await engine.asked_doubts(row)
     try:
-        return (await engine.receipt(row.key)).in_doubt[-MAX_DOUBTS:]
+        closed = (await engine.receipt(row.key)).in_doubt if known is None else known
+        return (*closed, *asked)[-MAX_DOUBTS:]
     except UNREADABLE:
         raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 
@@ -105,11 +108,20 @@ async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
     """The entry that paused the run, or resumed it, whichever is the last. Few runs have one, and those that only wait
     for people are not searched for it.
     """
-    is_current = row.fold == FOLD and row.state_seq == row.next_seq - 1
-    if row.status != "paused" or (is_current and _PAUSED not in row.state):
+    if row.status != "paused" or _only_waits(row):
         return None
     found = await engine.newest_facts(row.key, kinds=(KIND[RunPaused], KIND[RunResumed]), limit=1, max_bytes=0)
     return found[-1] if found else None
+
+
+def _only_waits(row: RunRow) -> bool:
+    """Whether the row's own state says that nobody has paused the run."""
+    if row.fold != FOLD or row.state_seq != row.next_seq - 1:
+        return False
+    try:
+        return not decode_state(row.state).control.paused
+    except DecodeError:
+        return False
 
 
 def _pause(latest: Stored | None) -> RunPaused | None:
@@ -117,8 +129,6 @@ def _pause(latest: Stored | None) -> RunPaused | None:
     return head if isinstance(head, RunPaused) else None
 
 
-_PAUSED = b'"paused":true'
-"""In the state of a run that somebody has paused: a field without a value is not stored."""
 _BUILD_ON_LOOP_BYTES = 64 * 1024
 _COUNT_ON_LOOP = 200
 

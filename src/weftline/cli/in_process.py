@@ -36,7 +36,7 @@ _DRAIN_S = 1.0
 
 
 class LocalHost(Struct, frozen=True):
-    """What carries out runs in this process; see `weftline.api.following.Host`."""
+    """What carries out runs in this process; see `weftline.api.creating.CreatingHost`."""
 
     engine: Engine
     workspaces: Workspaces

@@ -62,6 +62,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Later calls of the run that are approved with this one. A pattern without a tool is for that of the call."""
     request: str = ""
     """What tells this request from another one with the same answer; without it, the two are the same."""
+    idempotency_key: str = ""
+    """Another answer of the same person to this await under the same key is a mistake, and refused as one."""
 
     @property
     def digest(self) -> str:
@@ -72,6 +74,22 @@ class Answer(Struct, frozen=True, kw_only=True):
             return digest(canonical_value([*fields, self.request] if self.request else fields))
         except NotCanonical as error:
             raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
+
+    @property
+    def mark(self) -> str:
+        """What a log tells a repeated answer by: its digest and, where it was sent with one, that of its key."""
+        return f"{self.digest} {self._key_digest}" if self.idempotency_key else self.digest
+
+    def was_sent_as(self, mark: str) -> bool:
+        return mark in (self.mark, self.digest)  # older logs have no digest of the key
+
+    def shares_key_with(self, mark: str) -> bool:
+        """Whether the answer with that mark was sent under the same key, whatever it said."""
+        return bool(self.idempotency_key) and mark.partition(" ")[2] == self._key_digest
+
+    @property
+    def _key_digest(self) -> str:
+        return digest(self.idempotency_key.encode())
 
 
 def _plain(pattern: Pattern | None) -> list[Any] | None:
@@ -205,7 +223,7 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     """The fact that closes an await, for an answer that was checked. `args` are final."""
     if question.index == OF_RUN:
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
-        return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.digest)))
+        return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.mark)))
     call = run.state.batch.calls[question.index]
     known = run.work.conversation.turn.args
     if question.index >= len(known):  # the entry of the turn is not found by its kind any more
@@ -213,7 +231,7 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     present = known[question.index]
     changed = args is not None and args != present
     final = args if args is not None else present
-    sent = answer.digest
+    sent = answer.mark
     remember = answer.remember
     if remember is not None:
         remember = replace(remember, tool=remember.tool or call.name)
@@ -239,7 +257,8 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
 async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, by: str, ended: bool) -> AwaitOutcome:
     """What became of an await that is not open: the same answer, given again by the same person, has the same outcome.
 
-    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer, somebody else's, or none.
+    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer, somebody else's, or none
+    (`idempotency_conflict` if the other answer was sent under the same key).
     """
     closed = await store.newest_facts(run, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     for fact in reversed(closed):
@@ -247,8 +266,10 @@ async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *
         if not isinstance(head, AwaitClosed) or head.id != id:
             continue
         body = decode_answer(fact.body) if fact.body else AnswerBody()
-        if head.outcome == answer.outcome and head.by == by and body.sent == answer.digest:
+        if head.outcome == answer.outcome and head.by == by and answer.was_sent_as(body.sent):
             return head.outcome
+        if head.by == by and answer.shares_key_with(body.sent):
+            raise Conflict("This Idempotency-Key was used for another answer.", code="idempotency_conflict")
         match head.outcome:
             case "expired":
                 raise Conflict("Nobody answered this in time, and the run continued.", code="await_expired")

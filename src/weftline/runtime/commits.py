@@ -59,11 +59,11 @@ class Fleet(Protocol):
         """No earlier run of its thread is left."""
         ...
 
-    def forget(self, run: LiveRun) -> None:
+    def unload(self, run: LiveRun) -> None:
         """It leaves memory."""
         ...
 
-    def drop(self, run: LiveRun) -> None:
+    def discard(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""
         ...
 
@@ -100,10 +100,10 @@ class Commits:
         self.on_unopened_end: Callable[[LiveRun], None] | None = None
         """Called after a commit that ended a run whose tools were not needed here."""
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None:
+    def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
         if write.items:
-            facts = [draft.head for draft in heads]
+            facts = [draft.head for draft in drafts]
             batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
             self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:
@@ -115,14 +115,14 @@ class Commits:
         if parent is not None:
             publish_waits(self._fleet.runs, self._fleet.take, run)
         if state.guards.doubts:
-            report_doubts(run.work, heads)
+            report_doubts(run.work, drafts)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._fleet.move_up(run)
         elif run.log.due_at and not run.active:
             self._timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
         if result.promoted is not None:
             self._promote(result.promoted)
-        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in heads):
+        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in drafts):
             self._fleet.cut_children(run)
         for child in write.children:
             self._hub.begun(child)
@@ -135,16 +135,16 @@ class Commits:
             self._recovery.ended(run.key)
             if write.closes is not None:
                 self._ledger.forget(write.closes)
-            report_failure(run.work, heads)
+            report_failure(run.work, drafts)
             toolbox = run.work.toolbox
             if toolbox is not None and toolbox.code is not None:
-                last = heads[-1]
+                last = drafts[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
             elif toolbox is None and self.on_unopened_end is not None:
                 self.on_unopened_end(run)
             if not run.active and run.log.outbox.empty:
-                self._fleet.forget(run)
+                self._fleet.unload(run)
 
     def _promote(self, key: int) -> None:
         run = self._fleet.runs.get(key)
@@ -162,14 +162,14 @@ class Commits:
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory was ahead of its log and is gone; the run continues from the log."""
-        self._fleet.drop(run)
+        self._fleet.discard(run)
         if self._fleet.log.refusal is None and not self._fleet.stopping:
             self._fleet.spawn(self._load_again(run.key))
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
         """As if its driver had failed: it is tried again from the log, and given up after the third time."""
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
-        self._fleet.drop(run)
+        self._fleet.discard(run)
         if not self._fleet.stopping:
             self._fleet.spawn(self._recovery.again(run.key, error))
 

@@ -282,12 +282,12 @@ class EmbeddedEngine(StoredRuns):
         """The key of a workspace, which is created if it is new."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
-    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
+    async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
-        await self._creator.check(plan, workspace=workspace, runs_now=runs_now, thread=thread)
+        await self._creator.check(plan, workspace=workspace, runs_now=runs_now)
 
     def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> CoroutineType[Any, Any, str]:
         return self._creator.create(workspace, plan, **options)
@@ -297,8 +297,8 @@ class EmbeddedEngine(StoredRuns):
         await self._wake_waiting(workspace, by=by)
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
-        store, load = self._log_store, self._residents.load
-        await wake_waiting(store, self._ledger, workspace=workspace, load=load, append=self._append, by=by)
+        residents, append = self._residents, self._append
+        await wake_waiting(self._log_store, self._ledger, residents, workspace=workspace, append=append, by=by)
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._creator.created_before(workspace, idempotency)

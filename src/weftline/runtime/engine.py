@@ -23,7 +23,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
 from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.receipts import CallName, CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
 from weftline.tools.base import ToolOutput
@@ -274,8 +274,9 @@ class Engine(Protocol):
         `person_of` tells which names are one person, for the rule of four eyes.
 
         Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) for one that does not fit, `Forbidden`
-        (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late. The run
-        goes on waiting after each of these.
+        (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late, or
+        (`idempotency_conflict`) if the same person has given another answer under its key. The run goes on waiting
+        after each of these.
         """
         ...
 
@@ -377,6 +378,10 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+        """The calls of a run that may or may not have happened, and that a person is asked about."""
         ...
 
     async def parent(self, row: RunRow) -> str | None:

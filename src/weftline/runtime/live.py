@@ -1,9 +1,10 @@
-"""A run in memory. It is four things: its log's state and cursor, its residency, its content, and what is under way.
+"""A run in memory, `LiveRun`, is four things, each with its owner:
 
-`RunLog` is the loop's side of the log: what was folded (`State`), what the store's row says (`Row`, `StoredState`) and
-what is on its way there (`Outbox`). `Residency` is the
-engine's: whether anyone drives the run. `WorkingSet` is the content: the plan, the conversation, the tools. `Driving`
-is the driver's own.
+* `RunLog`, the log's: state and cursor, what the store's row says (`Row`, `StoredState`), and what is on its way there
+  (`Outbox`);
+* `Residency`, the engine's: whether anyone drives the run;
+* `WorkingSet`, the content: the plan, the conversation, the tools;
+* `Driving`, the driver's: what is under way.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ _OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, Cont
 class Observer(Protocol):
     """What follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
-    def committed(self, run: LiveRun, write: Write, heads: Sequence[Draft], result: Written, *, size: int) -> None: ...
+    def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
     def lost(self, run: LiveRun) -> None:
         """The run's memory is ahead of a log that will not catch up: it was dropped."""
@@ -363,7 +363,7 @@ class Log:
             results = [Written("refused", error=error) for _ in batch.writes]
         refused: list[tuple[LiveRun, Write, list[Draft]]] = []
         sizes: list[int] = []
-        for run, write, heads, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
+        for run, write, drafts, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
             log, outbox = run.log, run.log.outbox
             outbox.flight = None
             sizes.append(outbox.flight_size)
@@ -375,7 +375,7 @@ class Log:
                 if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
                     log.wake()
             elif result.outcome == "refused":
-                refused.append((run, write, heads))
+                refused.append((run, write, drafts))
                 self.refusal = result.error or Unavailable("The store refuses writes.")
             else:
                 self._drop(run, write, result.error or WeftlineError("The write failed."))
@@ -383,10 +383,12 @@ class Log:
             self._hold(refused)
         elif self.refusal is not None:
             self._is_well()
-        for run, write, heads, result, size in zip(batch.runs, batch.writes, batch.drafts, results, sizes, strict=True):
+        for run, write, drafts, result, size in zip(
+            batch.runs, batch.writes, batch.drafts, results, sizes, strict=True
+        ):
             if result.outcome == "ok":
                 try:
-                    self._observer.committed(run, write, heads, result, size=size)
+                    self._observer.committed(run, write, drafts, result, size=size)
                 except Exception:  # nothing is wrong with the other runs of this commit
                     logger.exception("run %s: handling a commit failed", run.id)
 
@@ -395,7 +397,7 @@ class Log:
         assert self.refusal is not None
         if not self._retry_s:
             logger.error("the store accepts no writes: %s", self.refusal.message)
-        for run, write, heads in refused:
+        for run, write, drafts in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
                 self._drop(run, write, _not_accepting())
@@ -403,7 +405,7 @@ class Log:
             if write.state is not None:
                 write.state = None
                 log.stored.was_refused()
-            if log.outbox.put_back(write, heads):
+            if log.outbox.put_back(write, drafts):
                 self._touched.append(run)
         self._try_later()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeAlias
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel.accept import accepts
-from weftline.kernel.entries import OF_RUN, AwaitClosed
+from weftline.kernel.entries import AwaitClosed
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.live import LiveRun
+from weftline.runtime.reserving import raised
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader
 
@@ -17,17 +19,30 @@ logger = logging.getLogger(__name__)
 
 _PAGE = 200
 
+Append: TypeAlias = Callable[[LiveRun, AwaitClosed], Awaitable[None]]
+
+
+class Residents(Protocol):
+    """The runs in memory, and how others get there."""
+
+    @property
+    def runs(self) -> Mapping[int, LiveRun]: ...
+    async def load(self, key: int) -> LiveRun: ...
+
 
 async def wake_waiting(
     store: LogReader,
     ledger: Ledger,
+    residents: Residents,
     *,
     workspace: int,
-    load: Callable[[int], Awaitable[LiveRun]],
-    append: Callable[[LiveRun, AwaitClosed], Awaitable[None]],
+    append: Append,
     by: str = "",
 ) -> None:
     """`by` is who raised it, as far as the limits do not say so themselves."""
+    # What a run in memory asks may not be in the store yet.
+    for run in [run for run in residents.runs.values() if run.workspace == workspace]:
+        await _wake(run, ledger, append, by=by)
     after = (0, "")
     while found := await store.awaits(
         AwaitFilter(workspace=workspace, kinds=("budget",), after=after, limit=_PAGE, max_bytes=0)
@@ -35,14 +50,18 @@ async def wake_waiting(
         for one in found:
             after = (one.run, one.id)
             try:
-                run = await load(one.run)
+                run = await residents.load(one.run)
             except (NotFound, Conflict) as error:
                 logger.warning("a run that waits for its budget is left alone: %s", error.message)
                 continue
-            refused, account = run.state.budget.refused, run.work.account
-            if refused is None or account is None or not ledger.is_raised(refused, account.rules):
-                continue
-            who = ledger.setter(refused) or by or "runtime"
-            head = AwaitClosed(run.state.turn, OF_RUN, one.id, "approved", who)
-            if accepts(run.state, head):
-                await append(run, head)
+            await _wake(run, ledger, append, by=by)
+
+
+async def _wake(run: LiveRun, ledger: Ledger, append: Append, *, by: str) -> None:
+    state, account = run.state, run.work.account
+    refused, asks = state.budget.refused, state.control.held_by
+    if refused is None or account is None or not asks or not ledger.is_raised(refused, account.rules):
+        return
+    head = raised(state, asks, ledger, by=by)
+    if state.questions.open[asks].kind == "budget" and accepts(state, head):
+        await append(run, head)

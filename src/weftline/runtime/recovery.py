@@ -190,11 +190,11 @@ class Recovery:
     def _report(self, fresh: Sequence[int]) -> None:
         """One line, if there is anything to report."""
         if self._store.unclean:
-            logger.warning("the last server did not stop cleanly; %s", self._recovering(fresh))
+            logger.warning("the last server did not stop cleanly; %s", self._summary(fresh))
         elif fresh or self._waiting:
-            logger.info("%s", self._recovering(fresh))
+            logger.info("%s", self._summary(fresh))
 
-    def _recovering(self, fresh: Sequence[int]) -> str:
+    def _summary(self, fresh: Sequence[int]) -> str:
         last = len(self._waiting)
         count = len(fresh) + last
         line = f"recovering {count} {'run' if count == 1 else 'runs'}"
@@ -224,14 +224,14 @@ class Recovery:
         if loaded is None:
             return None
         run, row = loaded
-        self._forget(key)
+        self._reset(key)
         if row.suspect:
             self._charges[key] = DueRun(key, row.suspect, row.alone, row.deaths, row.rules, row.format)
         if run.state.in_flight:
             self._inherited.add(key)
         return run
 
-    def _forget(self, key: int) -> None:
+    def _reset(self, key: int) -> None:
         self._charges.pop(key, None)
         self._inherited.discard(key)
 
@@ -266,9 +266,9 @@ class Recovery:
         self._charges.pop(key, None)
         self._clear(key)
 
-    def left(self, key: int) -> None:
+    def unloaded(self, key: int) -> None:
         """The run has left memory with nothing to do: it can no longer kill the process."""
-        self._forget(key)
+        self._reset(key)
         if self._clear(key):
             self._spawn(self._write(self._store.end_trial, [key]))
 

@@ -18,11 +18,11 @@ from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.budgeting import UNPRICED, sentence
 from weftline.kernel.context import CompactionStarted
-from weftline.kernel.entries import AttemptStarted, CallOpened
+from weftline.kernel.entries import OF_RUN, AttemptStarted, AwaitClosed, AwaitOpened, CallOpened
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
 from weftline.providers.catalog import Catalog, ResolvedModel
-from weftline.runtime.budgets import NOTHING, Account, Need
+from weftline.runtime.budgets import NOTHING, Account, Ledger, Need
 from weftline.runtime.compacting import summary_model
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.models import cost_of, resolve
@@ -130,6 +130,26 @@ def _max_tokens(model: ResolvedModel, *, thinks: bool) -> int:
     most = ANSWER_TOKENS + (THINKING_TOKENS if thinks and model.entry.reasoning is not False else 0)
     own = model.entry.max_output_tokens
     return most if own is None else min(most, own)
+
+
+def settled_if_raised(decision: Decision, state: State, account: Account) -> Decision:
+    """The decision to ask about a limit, with the answer if somebody has raised it since the call did not fit.
+
+    Calls that are under way end before a person is asked, and whoever raises the limit meanwhile finds nobody waiting.
+    """
+    refused, asks = state.budget.refused, decision.append[-1].head
+    if type(asks) is not AwaitOpened or asks.kind != "budget" or refused is None:
+        return decision
+    if not account.ledger.is_raised(refused, account.rules):
+        return decision
+    return replace(decision, append=(*decision.append, New(raised(state, asks.id, account.ledger))))
+
+
+def raised(state: State, await_id: str, ledger: Ledger, *, by: str = "") -> AwaitClosed:
+    """The answer to a run that asks about a limit, now that it is raised: by `by`, unless the limit says by whom."""
+    refused = state.budget.refused
+    who = ledger.setter(refused) if refused is not None else ""
+    return AwaitClosed(state.turn, OF_RUN, await_id, "approved", who or by or "runtime")
 
 
 def budget_body(state: State) -> AwaitBody:

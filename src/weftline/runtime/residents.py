@@ -34,11 +34,10 @@ from weftline.runtime.retained import RetainedRuns
 from weftline.runtime.scheduler import Scheduler
 from weftline.runtime.timers import Timers
 from weftline.runtime.waiting import wait_while_running
-from weftline.store.base import LogStore, Progress
+from weftline.store.base import LogStore
 
 logger = logging.getLogger(__name__)
 
-_ENDED = Progress.ENDED
 LAST_TRY_S = 5.0
 """How long a stop waits for a store that refuses to write what is left."""
 CANCEL_GRACE_S = 2.0
@@ -73,8 +72,8 @@ class Residents:
         self._loop = asyncio.get_running_loop()
         self.runs: dict[int, LiveRun] = {}
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
-        self._kept = RetainedRuns(self._let_go)
-        self._leaving: dict[int, LiveRun] = {}
+        self._kept = RetainedRuns(self._unload_idle)
+        self._starting_over: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
         self._behind = BehindRuns()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -136,7 +135,7 @@ class Residents:
             loading = self._loading.get(key)
             if loading is None:
                 loading = self._loading[key] = self._loop.create_task(self._read(key))
-                loading.add_done_callback(lambda task: self._loaded(key, task))
+                loading.add_done_callback(lambda task: self._loading_done(key, task))
             loaded = await asyncio.shield(loading)
             if loaded.state.ended:
                 return loaded
@@ -154,17 +153,17 @@ class Residents:
                 logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
                 await asyncio.sleep(STORE_RETRY_S)
 
-    def _loaded(self, key: int, task: asyncio.Task[LiveRun]) -> None:
+    def _loading_done(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
         if not task.cancelled():
             task.exception()  # the caller may have gone away since
 
     async def _read(self, key: int) -> LiveRun:
-        if (leaving := self._leaving.get(key)) is not None:
-            if leaving.task is not None:
-                await wait_while_running([leaving.task], timeout_s=CUT_S)
-            await self.log.settled(leaving)
-            self._leaving.pop(key, None)
+        if (earlier := self._starting_over.get(key)) is not None:
+            if earlier.task is not None:
+                await wait_while_running([earlier.task], timeout_s=CUT_S)
+            await self.log.settled(earlier)
+            self._starting_over.pop(key, None)
         run = await self.recovery.load(key)
         if run is None:
             raise no_such_run()
@@ -203,7 +202,7 @@ class Residents:
         if run.state.policy.reached == "time_budget" and run.state.open_children:
             self.spawn(self._lineage.cancel(run.state.open_children))
 
-    def _let_go(self, run: LiveRun) -> None:
+    def _unload_idle(self, run: LiveRun) -> None:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
@@ -214,21 +213,21 @@ class Residents:
         elif any(ids.key_of(child) in self.runs for child in run.state.open_children):
             pass  # its code hears of what they do; it is kept again when they leave
         else:
-            self.forget(run)
-            self.recovery.left(run.key)
+            self.unload(run)
+            self.recovery.unloaded(run.key)
 
     def _is_elsewhere(self, run: LiveRun) -> bool:
         """Whether the run waits for a process that has its agent, as it needs it."""
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
-    def forget(self, run: LiveRun) -> None:
-        """It leaves memory."""
+    def unload(self, run: LiveRun) -> None:
+        """It leaves memory, and can be loaded again."""
         if run.state.ended or run.residency is not BEHIND:
             self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
-        self._leave(run)
+        self._release_code(run)
         parent = self.runs.get(run.parent) if run.parent is not None else None
         if parent is not None and not parent.active:
             self._kept.keep(parent)
@@ -238,7 +237,7 @@ class Residents:
             if not run.state.ended:
                 self._hub.forget(run.key)
 
-    def _leave(self, run: LiveRun) -> None:
+    def _release_code(self, run: LiveRun) -> None:
         """Tells the code of the run's agent that the run leaves memory."""
         toolbox = run.work.toolbox
         if toolbox is not None and toolbox.code is not None:
@@ -348,14 +347,14 @@ class Residents:
         self._behind.drop(run)
         self._kept.drop(run)
         run.move(GONE)
-        self._leave(run)
+        self._release_code(run)
         del self.runs[run.key]
         self._end_driver(run)
         self.spawn(self.recovery.again(run.key, error))
 
     def _end_driver(self, run: LiveRun) -> None:
         """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
-        self._leaving[run.key] = run
+        self._starting_over[run.key] = run
         if run.task is not None:
             run.task.cancel()
 
@@ -393,29 +392,29 @@ class Residents:
         if not run.gone:
             run.move(DRIVEN)
         run.task = self._loop.create_task(self._drive(run))
-        run.task.add_done_callback(lambda task: self._left(run, task))
+        run.task.add_done_callback(lambda task: self._driver_done(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
         # It may have been queued for a long time, and its slot have become free because the server stops.
         if not run.gone and not run.state.ended and not self.stopping:
             await self.driver.drive(run)
 
-    def _left(self, run: LiveRun, task: asyncio.Task[None]) -> None:
+    def _driver_done(self, run: LiveRun, task: asyncio.Task[None]) -> None:
         """A driver has left: because nothing is left to do, because it was stopped, or because it failed."""
         run.task = None
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
         if run.gone:
-            self._leave(run)  # its tools may have been opened after it was forgotten
-            if run.log.outbox.empty and self._leaving.get(run.key) is run:
-                del self._leaving[run.key]
+            self._release_code(run)  # its tools may have been opened after it was unloaded
+            if run.log.outbox.empty and self._starting_over.get(run.key) is run:
+                del self._starting_over[run.key]
             return
         run.move(PARKED)
         if error is not None:
             logger.error("run %s: driver failed", run.id, exc_info=error)
         if run.state.ended:
             if run.log.outbox.empty:
-                self.forget(run)
+                self.unload(run)
         elif error is not None:
             self._start_over(run, error)
         elif not self.stopping:
@@ -474,10 +473,10 @@ class Residents:
         run.log.row.due_at = 0
         self.consider(run)
 
-    def drop(self, run: LiveRun) -> None:
+    def discard(self, run: LiveRun) -> None:
         """Its memory is ahead of a log that will not catch up."""
         self._behind.drop(run)  # until it is loaded again, if it was ever written
-        self.forget(run)
+        self.unload(run)
         if run.task is not None:
             self._end_driver(run)
 

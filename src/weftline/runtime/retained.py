@@ -15,9 +15,9 @@ _SWEEP_S = 0.1
 
 
 class RetainedRuns:
-    def __init__(self, let_go: Callable[[LiveRun], None]) -> None:
-        """`let_go` takes a run that was parked for long, with nothing of it on its way to the store."""
-        self._let_go = let_go
+    def __init__(self, unload: Callable[[LiveRun], None]) -> None:
+        """`unload` takes a run that was parked for long, with nothing of it on its way to the store."""
+        self._unload = unload
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         """Longest parked first."""
@@ -64,7 +64,7 @@ class RetainedRuns:
                 break
             self._runs.pop(run.key, None)
             if run.log.outbox.empty:
-                self._let_go(run)
+                self._unload(run)
             elif not run.active and not run.gone:
                 run.touched_s = now
                 self._runs[run.key] = run

@@ -44,7 +44,7 @@ from weftline.runtime.awaits import answer_text, await_body
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.models import cost_nusd, model_ref
 from weftline.runtime.offering import offered_digest
-from weftline.runtime.reserving import budget_body, weighed
+from weftline.runtime.reserving import budget_body, settled_if_raised, weighed
 from weftline.runtime.shaping import shaped_result
 from weftline.runtime.spending import spent
 from weftline.runtime.toolbox import EMPTY
@@ -86,8 +86,11 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         state = take_in(state, work, draft, at=at)
     for _ in range(MAX_ROUNDS):
         decision = decide(state)
-        if decision.append and work.account is not None and work.account.active:
-            decision = weighed(decision, state, work, work.account, at=at)
+        if decision.append and work.account is not None:
+            if work.account.active:
+                decision = weighed(decision, state, work, work.account, at=at)
+            if state.budget.refused is not None:
+                decision = settled_if_raised(decision, state, work.account)
         if not decision.append:
             end = thread_end(state, work) if entries else None
             return Step(state, entries, decision.start, decision.due_at, end)

@@ -117,7 +117,7 @@ class Timers:
             self._rang_again = True  # what it was for may have become durable since the runs under way were read
         else:
             self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
-            self._firing.add_done_callback(lambda task: self._fired(task, now))
+            self._firing.add_done_callback(lambda task: self._firing_done(task, now))
 
     def _fire_driven(self, now: int) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -163,7 +163,7 @@ class Timers:
         if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
             self._fire(run, now)
 
-    def _fired(self, task: asyncio.Task[None], now: int) -> None:
+    def _firing_done(self, task: asyncio.Task[None], now: int) -> None:
         self._firing = None
         if task.cancelled():
             return

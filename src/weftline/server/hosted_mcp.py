@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
 from weftline.api import following
-from weftline.api.following import EventKind, Host
+from weftline.api.creating import start_agent
+from weftline.api.following import EventKind
+from weftline.api.host import Host
 from weftline.api.principal import Principal
 from weftline.api.unattended import UnattendedAgents
 from weftline.api.views import run_summary
@@ -217,7 +219,7 @@ class HostedMcp:
         try:
             # Before there is a run: one that cannot be followed is not begun.
             place = self._app.engine.reserve_stream(principal.workspace)
-            run_id = await following.start(
+            run_id = await start_agent(
                 self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
             )
             row = await self._app.engine.find(run_id, workspace=principal.workspace)

@@ -31,8 +31,13 @@ _MAX_FIELD_CHARS = 500
 _MAX_LINE_CHARS, _MAX_LINES = 2000, 400
 """Limits for a traceback. Lines lose their end and the traceback its middle: without its beginning, the rest of a URL
 would not be recognized, and so not redacted."""
-_SILENCED = ("mcp.client",)
-"""We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent."""
+_LEVELS = {
+    # We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent.
+    "mcp.client": logging.CRITICAL,
+    # Below ERROR it has a line for each session that it refuses, as often as a client asks for one.
+    "mcp.server.streamable_http_manager": logging.ERROR,
+}
+"""Of libraries that are to say less than others."""
 _SHARED = (
     "weftline.store",
     "weftline.runtime.commits",
@@ -56,8 +61,8 @@ def configure_logs(level: str, *, style: LogStyle = "text", stream: TextIO | Non
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("weftline").setLevel(level.upper())
-    for name in _SILENCED:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name, of_library in _LEVELS.items():
+        logging.getLogger(name).setLevel(of_library)
 
 
 class TextFormatter(logging.Formatter):

@@ -161,7 +161,7 @@ class ScheduleAlarm:
 
     async def _begun(self, row: ScheduleRow, first: int, *, now: int) -> tuple[int, str | None]:
         """The time that has a run among those from `first` to `now`, and its run: it may have begun in time, and the
-        process that began it have died before it could say so. Without any, the first one."""
+        process that began it have died before it could say so. Without any, the last of those times."""
         timing, time = timing_of(row), first
         for _ in range(_LOOK_FOR):
             if (run := await self._started(row, time)) is not None:
@@ -170,7 +170,7 @@ class ScheduleAlarm:
             if following is None or following > now:
                 break
             time = following
-        return first, None
+        return timing.latest(first, now=now), None
 
     async def _fire_once(self, row: ScheduleRow, time: int, *, now: int) -> None:
         run, error = None, ""

@@ -57,6 +57,13 @@ class Timing(Struct, frozen=True, kw_only=True):
             times = parse_cron(self.cron, self.timezone).latest(since=since, until=now, limit=limit)
         return [time for time in times if self.catch_up != SKIP or now - time <= ON_TIME_US]
 
+    def latest(self, since: int, *, now: int) -> int:
+        """The last of its times from `since`, which is one of them, to now."""
+        times = (
+            [] if self.at is not None else parse_cron(self.cron, self.timezone).latest(since=since, until=now, limit=1)
+        )
+        return times[-1] if times else since
+
 
 class Work(Struct, frozen=True, kw_only=True):
     """What it runs, and on whose account."""

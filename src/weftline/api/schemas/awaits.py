@@ -94,7 +94,7 @@ def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tupl
         raise refused(error, model, fields) from None
 
 
-def answer_of(sent: AnswerModel, *, request: str) -> Answer:
+def answer_of(sent: AnswerModel, *, request: str, idempotency_key: str = "") -> Answer:
     """`request` tells the same request, sent again, from another one with the same answer."""
     if sent.value is not None and len(encode(sent.value)) > MAX_RESULT_BYTES:
         raise invalid([Issue("value", f"must not be larger than {MAX_RESULT_BYTES:,} bytes")])
@@ -106,4 +106,5 @@ def answer_of(sent: AnswerModel, *, request: str) -> Answer:
         labels=sent.labels,
         remember=pattern_of("", sent.remember),
         request=request,
+        idempotency_key=idempotency_key,
     )

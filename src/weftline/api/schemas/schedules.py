@@ -139,11 +139,15 @@ def _parse(body: bytes, model: type[_Model]) -> SentSchedule:
 def _time(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
-        if time.tzinfo is not None and 1970 < time.year < _MAX_YEAR:
-            return (time - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        pass
-    raise invalid([Issue("at", "must be a time with a time zone, such as 2030-01-31T12:00:00Z")])
+        time = None
+    if time is None or time.tzinfo is None:
+        raise invalid([Issue("at", "must be a time with a time zone, such as 2030-01-31T12:00:00Z")])
+    if time.year >= _MAX_YEAR:
+        raise invalid([Issue("at", f"must be before the year {_MAX_YEAR}")])
+    if time.year <= _EPOCH.year:
+        raise invalid([Issue("at", "this time has passed")])
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def listed_schedule_json(row: ScheduleSummary) -> ListedSchedule:

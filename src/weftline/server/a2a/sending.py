@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
-from weftline.api import following
-from weftline.api.following import Host
+from weftline.api.host import Host
+from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
@@ -149,8 +149,8 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
     if earlier is not None:
         return await app.engine.find(earlier, workspace=agent.workspace)
     # A repeated message without a context must find the context that it began.
-    thread = await following.session_of_context(app, agent, sent.context_id or f"ctx_{name}")
-    run_id = await following.send(
+    thread = await session_of_context(app, agent, sent.context_id or f"ctx_{name}")
+    run_id = await send_prompt(
         app,
         thread,
         sent.text,

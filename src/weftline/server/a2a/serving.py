@@ -11,7 +11,8 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 from msgspec.structs import replace
 
 from weftline.api import following
-from weftline.api.following import CONTEXT_KEY, Event, EventKind, Host
+from weftline.api.following import Event, EventKind
+from weftline.api.host import Host
 from weftline.api.parsing import parsed
 from weftline.runtime.engine import Follower
 from weftline.server.a2a.dialect import Dialect, ListQuery, Operation, SentMessage
@@ -28,6 +29,7 @@ from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task
 from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.store.base import LargeEntry, RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
+from weftline.workspace.threads import CONTEXT_KEY
 
 T = TypeVar("T")
 UnlessGone: TypeAlias = Callable[[Coroutine[Any, Any, Task]], Awaitable[Task]]

@@ -13,7 +13,7 @@ from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from weftline.api.following import CONTEXT_KEY, usage
+from weftline.api.following import usage
 from weftline.api.views import run_view
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
@@ -39,6 +39,7 @@ from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire.responses import RunView
+from weftline.workspace.threads import CONTEXT_KEY
 
 MESSAGE_KEY = "a2a_message_id"
 """The metadata key for the sender's id of the message that began the run."""

@@ -110,7 +110,8 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
     # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
-    given = answer_of(sent, request=token_hex(16) if once is None else f"{who} {once}")
+    request_id = token_hex(16) if once is None else f"{who} {once}"
+    given = answer_of(sent, request=request_id, idempotency_key=once or "")
     outcome = await app.engine.answer_await(key, await_id, given, by=who, person_of=partial(person_of, app.workspaces))
     return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
 

@@ -218,7 +218,12 @@ class MemoryLog:
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
         for run in old:
-            messages = [] if run.row.thread is None else thread_queue.messages(self._records, run.row.thread)
+            row, records = run.row, self._records
+            messages = (
+                thread_queue.left_by(records, row.key, workspace=row.workspace)  # it may be an imported one
+                if row.thread is None
+                else thread_queue.messages(records, row.thread)
+            )
             self._disk.let_go_of_blobs(run, messages=messages)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 

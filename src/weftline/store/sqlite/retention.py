@@ -12,6 +12,8 @@ from typing import Any
 
 import apsw
 
+from weftline.store.sqlite import thread_queue
+
 BATCH = 100
 BATCH_S = 0.02
 """How many runs one transaction examines, and for how long, so that runs under way do not wait long."""
@@ -22,6 +24,12 @@ _STAYING = (
     " WHERE thread = (SELECT thread FROM runs WHERE key = ?1) AND run = ?1"
 )
 """As they are stored: with the ids of what they name."""
+_FROM_ELSEWHERE = (
+    "SELECT workspace FROM runs WHERE key = ?1 AND thread IS NULL"
+    " AND EXISTS (SELECT 1 FROM run_blobs WHERE run = ?1)"
+    " AND EXISTS (SELECT 1 FROM entries WHERE run = ?1 AND kind = 'history.pinned')"
+)
+"""A run that was imported is on no thread here, even if it was on one where it ran."""
 
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
@@ -38,24 +46,28 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
     trimmed = last = 0
     until_s = monotonic() + BATCH_S
     for last, next_seq in rows:
+        imported: Any = db.execute(_FROM_ELSEWHERE, (last,)).fetchone()
         db.execute("DELETE FROM entries WHERE run = ? AND seq < ?", (last, next_seq - 1))
         gone = db.changes()
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
         if gone:
-            _let_go_of_blobs(db, last)
+            left = thread_queue.left_by(db, last, workspace=imported[0]) if imported else []
+            _let_go_of_blobs(db, last, left)
         if monotonic() > until_s:
             break
     return last, trimmed
 
 
-def _let_go_of_blobs(db: apsw.Connection, run: int) -> None:
-    """Removes what this run alone has named, except for what its last entry and its thread's messages still name."""
+def _let_go_of_blobs(db: apsw.Connection, run: int, left: list[bytes]) -> None:
+    """Removes what this run alone has named, except for what its last entry and its thread's messages still name, or
+    the messages that it has `left` on an imported thread.
+    """
     names: list[Any] = db.execute("SELECT workspace, blob FROM run_blobs WHERE run = ?", (run,)).fetchall()
     if not names:
         return
     rows: list[Any] = db.execute(_STAYING, (run,)).fetchall()
-    staying = [row[0] for row in rows]
+    staying = [*left, *[row[0] for row in rows]]
     for workspace, blob in names:
         if any(blob.encode() in row for row in staying):
             continue

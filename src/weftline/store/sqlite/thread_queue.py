@@ -76,6 +76,16 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
     return [row[0] for row in rows]
 
 
+def left_by(db: apsw.Connection, run: int, *, workspace: int) -> list[bytes]:
+    """What a run has left on threads, whichever, as it is stored. Reads through all threads of the workspace."""
+    rows: list[Any] = db.execute(
+        "SELECT m.message FROM threads t JOIN thread_messages m ON m.thread = t.key"
+        " WHERE t.workspace = ? AND m.run = ?",
+        (workspace, run),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
 def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
     """`messages` within these limits, or None if there are more; a message that is too large is not read."""
     rows: Any = db.execute(

@@ -1,0 +1,179 @@
+"""Sessions, which are threads of runs: created by clients and for contexts of A2A, and sent messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import UNSET, Struct
+from msgspec.json import encode
+
+from weftline.api.agent_specs import RunSpec, effective, merged
+from weftline.api.creating import Created, Warn, blobs_of, prompt_fields
+from weftline.api.host import Host
+from weftline.api.parsing import off_loop, parsed
+from weftline.api.planning import plan_of
+from weftline.api.principal import Principal
+from weftline.errors import Conflict, InvalidRequest
+from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
+from weftline.runtime import ids
+from weftline.store.base import IdempotencyKey
+from weftline.store.records.agents import AgentRow
+from weftline.store.records.threads import ThreadRow
+from weftline.wire.attachments import TakenAttachment
+from weftline.wire.bodies import MessageBody, SessionBody
+from weftline.wire.damage import session_damaged
+from weftline.wire.requests import parse_message, parse_session
+from weftline.wire.responses import Warnings, request_warnings
+from weftline.wire.sessions import effective_spec
+from weftline.wire.unknown_fields import with_typos
+from weftline.workspace import agents, threads
+from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
+
+_MAX_REMEMBERED = 10_000
+
+
+class CreatedThread(Struct, frozen=True):
+    """A session that was created, and the warnings about its request."""
+
+    row: ThreadRow
+    warnings: Warnings = UNSET
+
+
+async def create_session(
+    app: Host,
+    principal: Principal,
+    raw: bytes,
+    *,
+    idempotency: IdempotencyKey | None = None,
+    warn: Warn = request_warnings,
+) -> CreatedThread:
+    """Creates the session that a request's body describes."""
+    body = await parsed(parse_session, raw)
+    warnings = warn(body.unknown)
+    agent_id = body.agent_id
+    if agent_id is not None:
+        agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
+    agents.require_named(principal, agent_id)
+    row = idempotency and await threads.created_before(app.workspaces, principal.workspace, idempotency)
+    if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
+        row = await _create(app, principal, agent_id, body, idempotency)
+    return CreatedThread(row, warnings)
+
+
+async def _create(
+    app: Host, principal: Principal, agent_id: str | None, body: SessionBody, idempotency: IdempotencyKey | None
+) -> ThreadRow:
+    app.engine.require_accepting()
+    own = RunSpec(body.spec, body.secrets)
+    whole = await effective(app.workspaces, principal, agent_id, own, replaces=principal.may_change_agents)
+    plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
+    try:
+        await app.engine.check(plan, workspace=principal.workspace)
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
+    draft = ThreadDraft(name=plan.name, agent=agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata)
+    return await threads.create(app.workspaces, principal.workspace, draft, idempotency=idempotency)
+
+
+async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
+    """The agent's session of an A2A context, a new one if there is none yet."""
+    metadata = {CONTEXT_KEY: context}
+    own = encode({"agentId": agent.id, "metadata": metadata})
+    whole = merged(app.workspaces, agent, RunSpec(own, {}))
+    plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
+    await app.engine.check(plan, workspace=agent.workspace)
+    draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
+    return await threads.of_context(app.workspaces, agent.workspace, draft)
+
+
+async def send_message(
+    app: Host,
+    principal: Principal,
+    thread: ThreadRow,
+    raw: bytes,
+    *,
+    idempotency: IdempotencyKey | None = None,
+    warn: Warn = request_warnings,
+) -> Created:
+    """Creates the run of the message that a request's body describes."""
+    body = await parsed(parse_message, raw)
+    warnings = warn(body.unknown)
+    run_id = idempotency and await app.engine.created_before(principal.workspace, idempotency)
+    if not run_id:
+        run_id = await _send(app, thread, body, requested_by=principal.who, idempotency=idempotency)
+    return Created(run_id, warnings)
+
+
+async def send_prompt(
+    app: Host,
+    thread: ThreadRow,
+    prompt: str,
+    *,
+    attachments: Sequence[TakenAttachment] = (),
+    metadata: dict[str, str],
+    requested_by: str,
+    idempotency: IdempotencyKey | None = None,
+) -> str:
+    """Creates the run of a message with this prompt; returns its id."""
+    own = encode({**prompt_fields(prompt, attachments), "metadata": metadata})
+    body = MessageBody(own, metadata, blobs=blobs_of(attachments))
+    return await _send(app, thread, body, requested_by=requested_by, idempotency=idempotency)
+
+
+async def _send(
+    app: Host,
+    thread: ThreadRow,
+    body: MessageBody,
+    *,
+    requested_by: str,
+    idempotency: IdempotencyKey | None,
+) -> str:
+    if thread.ended_at is not None:
+        raise Conflict("This session has ended.", code="thread_ended")
+    if thread.damaged:
+        raise session_damaged(ids.session_id(thread.key, thread.salt), f"its {thread.damaged}")
+    await _check_history(app, thread)
+    own = await threads.spec(app.workspaces, thread)
+    spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
+    plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
+    # The secret headers come from where the tools come from.
+    secrets = (
+        app.workspaces.vault.seal_headers(body.secrets, workspace=thread.workspace)
+        if body.replaces_tools
+        else await threads.sealed_headers(app.workspaces, thread)
+    )
+    try:
+        return await app.engine.create(
+            thread.workspace,
+            plan,
+            sent=spec,
+            thread=thread.key,
+            metadata=encode(plan.metadata).decode(),
+            idempotency=idempotency,
+            secrets=secrets,
+            blobs=body.blobs,
+            run_id=body.run_id,
+        )
+    except InvalidRequest as error:
+        raise with_typos(error, body.unknown) from None
+
+
+async def _check_history(app: Host, thread: ThreadRow) -> None:
+    """Refuses a message that no run could answer. Once per session and process: what was read once is readable."""
+    if thread.key in app.read_sessions:
+        return
+    stored = await app.engine.thread_messages(thread.key)
+
+    def read() -> None:
+        for message in stored:
+            bodies.decode_message(message)
+
+    try:
+        await off_loop(read, size=sum(map(len, stored)))
+    except UNREADABLE:
+        raise session_damaged(ids.session_id(thread.key, thread.salt), "a message of it") from None
+    if len(app.read_sessions) >= _MAX_REMEMBERED:
+        app.read_sessions.clear()
+    app.read_sessions.add(thread.key)
