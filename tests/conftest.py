@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator
@@ -89,6 +90,9 @@ def logging_stays_as_it_was() -> Generator[None]:
 
 @pytest.hookimpl(trylast=True)  # when the profile is known
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Shells start what runs in the background like that, and the processes of our tests would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.verbose < QUIET:
         config.option.verbose += 1  # a `-q` on top of ours would take away the line that says how many passed
     if settings.get_current_profile_name() != "deep":

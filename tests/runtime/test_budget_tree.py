@@ -569,3 +569,21 @@ def test_a_run_that_would_ask_about_a_limit_that_is_raised_by_then_has_its_answe
     asks = Decision((New(AwaitOpened(0, OF_RUN, "budget_1", "budget", "")),))
     answers = [new.head for new in settled_if_raised(asks, state, account).append[1:]]
     assert answers == ([] if by is None else [AwaitClosed(0, OF_RUN, "budget_1", "approved", by)])
+
+
+@pytest.mark.requirement("run.tree.ask")
+async def test_a_limit_that_is_removed_while_no_process_runs_lets_a_run_go_on_at_the_next_start() -> None:
+    disk = MemoryDisk()
+    store = MoodyStore(disk)
+    engine, _ = _engine(store)
+    async with engine:
+        space = await engine.workspace("acme")
+        limit = Limit("calls", 1, "total", "ask")
+        await _limit(engine, store, workspace_account(space), limit, workspace=space)
+        run = await engine.create(space, _plan("work"))
+        await _asking(engine, space, 1)
+    again = MoodyStore(disk)
+    await again.records.write(budgets.set_limits(workspace_account(space), (), workspace=space, by="ann", now=2))
+    engine, _ = _engine(again)
+    async with engine:
+        assert (await ended(engine, run, space)).status == "succeeded"

@@ -11,14 +11,16 @@ from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
 from weftline import tool
+from weftline.api.views import run_summary
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitClosed, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
-from weftline.runtime import calls
+from weftline.runtime import calls, ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.awaits import AwaitFilter
+from weftline.store.base import RunFilter
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext
 from weftline.wire.plan import plan_from_spec
@@ -109,6 +111,23 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
                 await asyncio.sleep(0.001)
         page = await engine.calls_in_doubt(space, before=None, limit=10)
         assert sorted([call.run_id for call in page.calls]) == sorted(runs)
+        asked = {call.run_id: [(call.id, "pay")] for call in page.calls}
+        assert await doubts_listed(engine, space) == asked, "lists of runs and of calls disagree"
+        for one in await engine.awaits(AwaitFilter(workspace=space)):
+            outcome = Answer(outcome="answered", value="paid") if one.run == 1 else Answer(outcome="denied")
+            await engine.answer_await(one.run, one.id, outcome, by="key:ann")
+        for run in runs:
+            await ended(engine, run, space)
+        paid = await engine.row(1)
+        assert paid is not None
+        assert await doubts_listed(engine, space) == {**asked, ids.run_id(1, paid.salt): []}
+
+
+async def doubts_listed(engine: EmbeddedEngine, space: int) -> dict[str, list[tuple[str, str]]]:
+    """The calls in doubt that a list of runs shows."""
+    rows = await engine.runs(RunFilter(workspace=space))
+    views = [await run_summary(engine, row) for row in rows]
+    return {view.id: [(call.tool_use_id, call.name) for call in view.in_doubt] for view in views}
 
 
 def test_a_run_sets_it_over_the_wire() -> None:

@@ -36,6 +36,7 @@ class RunSource(Protocol):
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]: ...
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -91,12 +92,14 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
-    """From the row, or from the log if another version of the fold made the row's state."""
-    known = stored_doubts(row)
-    if known is not None:
-        return known
+    """Those that are closed, and those that a person is asked about.
+
+    From the row, or from the log if another version of the fold made the row's state.
+    """
+    known, asked = stored_doubts(row), await engine.asked_doubts(row)
     try:
-        return (await engine.receipt(row.key)).in_doubt[-MAX_DOUBTS:]
+        closed = (await engine.receipt(row.key)).in_doubt if known is None else known
+        return (*closed, *asked)[-MAX_DOUBTS:]
     except UNREADABLE:
         raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
 

@@ -24,7 +24,7 @@ from weftline.runtime.finding import row_of
 from weftline.runtime.names import StoredNames
 from weftline.runtime.parents import parent_of
 from weftline.runtime.prefixes import is_prefix, runs_with_prefix
-from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
@@ -226,6 +226,9 @@ class StoredRuns:
 
     async def receipt(self, key: int) -> CancelReceipt:
         return await stored_receipt(self._store.log, key, "")
+
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+        return await asked_doubts(self._store.log, row)
 
     async def _find(self, run_id: str) -> RunRow:
         row = await row_of(self._store.log, run_id, workspace=await self._key())

@@ -123,6 +123,7 @@ class Ledger:
     def __init__(self) -> None:
         self.limits_set: dict[str, tuple[SetLimit, ...]] = {}
         self._use: dict[str, _Use] = {}
+        self._booked: set[int] = set()
 
     @property
     def active(self) -> bool:
@@ -133,6 +134,7 @@ class Ledger:
         """Takes over what the process before has left."""
         for one in await records.read(budgets.open_use()):
             self._of(one.account).add(one)
+            self._booked.add(one.workspace)
         await self.read_limits(records)
 
     async def read_limits(self, records: Database) -> None:
@@ -205,8 +207,8 @@ class Ledger:
 
     @property
     def workspaces(self) -> set[int]:
-        """Those with limits of their own."""
-        return {limit.workspace for limits in self.limits_set.values() for limit in limits}
+        """Those with limits of their own, and those that may have had some when the process before ended."""
+        return self._booked | {limit.workspace for limits in self.limits_set.values() for limit in limits}
 
     def is_raised(self, refused: BudgetRefused, rules: Mapping[str, BudgetRule]) -> bool:
         """Whether there is more now than when a call did not fit, or no limit any more."""

@@ -23,7 +23,7 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.grants import LoggedGrant
 from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.receipts import CallName, CancelReceipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
 from weftline.tools.base import ToolOutput
@@ -378,6 +378,10 @@ class Engine(Protocol):
 
     async def receipt(self, key: int) -> CancelReceipt:
         """How the calls of a run were closed; see `cancel`."""
+        ...
+
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+        """The calls of a run that may or may not have happened, and that a person is asked about."""
         ...
 
     async def parent(self, row: RunRow) -> str | None:

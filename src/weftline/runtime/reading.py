@@ -11,7 +11,7 @@ from weftline.runtime.finding import row_of
 from weftline.runtime.grants import LoggedGrant, grants_of
 from weftline.runtime.opening import Names
 from weftline.runtime.parents import parent_of
-from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
 
@@ -30,6 +30,10 @@ class StoredRuns:
     async def receipt(self, key: int) -> CancelReceipt:
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
+
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+        """The calls of a run that may or may not have happened, and that a person is asked about."""
+        return await asked_doubts(self._log_store, row)
 
     async def parent(self, row: RunRow) -> str | None:
         """The id of the run whose call a child run carries out."""

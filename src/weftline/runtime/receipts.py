@@ -8,10 +8,11 @@ from msgspec import DecodeError, Struct
 
 from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import EXECUTED, KIND, CallClosed, CallOpened, CallStarted, decode_fact
+from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, decode_fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.loading import public_id
+from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunRow
 
 MAX_DOUBTS = 16
@@ -97,3 +98,29 @@ def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:
         return tuple([CallName(doubt.id, doubt.tool) for doubt in decode_state(row.state).guards.doubts if doubt.id])
     except DecodeError:
         return None
+
+
+async def asked_doubts(log: LogReader, row: RunRow) -> tuple[CallName, ...]:
+    """The calls in doubt that a person is asked about: they are not closed, so the row's state has no note of them.
+
+    Raises `StoreError` (`log_damaged`).
+    """
+    if row.ended_at is not None or row.status == "queued":
+        return ()
+    wanted = AwaitFilter(workspace=row.workspace, run=row.key, kinds=("doubt",), limit=MAX_DOUBTS, max_bytes=0)
+    asked = {one.id for one in await log.awaits(wanted)}
+    if not asked:
+        return ()
+    names: dict[tuple[int, int], CallName] = {}
+    found: list[CallName] = []
+    try:
+        for encoded in await log.heads(row.key, kinds=(KIND[CallOpened], KIND[AwaitOpened])):
+            head = decode_fact.decode(encoded)
+            if isinstance(head, CallOpened):
+                names[head.turn, head.index] = CallName(head.id, head.name)
+            elif isinstance(head, AwaitOpened) and head.id in asked and (head.turn, head.index) in names:
+                found.append(names[head.turn, head.index])
+    except UNREADABLE:
+        name = ids.run_id(row.key, row.salt)
+        raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
+    return tuple(found)

@@ -11,7 +11,7 @@ import pytest
 from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.receipts import CallName, CancelReceipt
 from weftline.store.base import RunRow, Stored
 from weftline.store.records.pages import PAGE_BYTES, fitting
 
@@ -107,6 +107,9 @@ async def test_a_list_of_runs_does_not_read_their_specs() -> None:
 
         async def receipt(self, key: int) -> CancelReceipt:
             raise AssertionError("its calls were read")
+
+        async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+            return ()
 
         async def parent(self, row: RunRow) -> str | None:
             return None
