@@ -98,12 +98,14 @@ def _check(value: object, levels: int) -> None:
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
                 raise NotCanonical(f"an object key is {type(key).__name__}, not a string")
-            _check(item, levels - 1)
+            if type(item) not in _PLAIN:
+                _check(item, levels - 1)
     elif kind is list or kind is tuple:
         if not levels:
             raise NotCanonical(f"nested deeper than {MAX_DEPTH} levels")
         for item in cast("list[object]", value):
-            _check(item, levels - 1)
+            if type(item) not in _PLAIN:
+                _check(item, levels - 1)
     else:
         raise NotCanonical(f"{kind.__name__} has no JSON form")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline.plan import RunPlan
-from weftline.runtime.batching import MAX_BATCH_BYTES, Turns
+from weftline.runtime.batching import MAX_BATCH_BYTES, FairBatches
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import LiveRun, Outbox, RunLog, WorkingSet
 
@@ -17,14 +17,14 @@ def run(workspace: int, size: int) -> LiveRun:
 
 def test_what_fits_is_written_at_once_and_what_is_too_large_alone() -> None:
     few = [run(1, 10), run(2, 20), run(1, MAX_BATCH_BYTES - 30)]
-    assert Turns().divide(few) == (few, [])
+    assert FairBatches().divide(few) == (few, [])
     many = [run(1, LARGE), run(1, LARGE)]
-    assert Turns().divide(many) == (many[:1], many[1:])
+    assert FairBatches().divide(many) == (many[:1], many[1:])
 
 
 def test_a_workspace_with_many_large_writes_is_not_served_again_before_the_others() -> None:
     """Two of them take turns, and a third that comes with something small does not wait for both to be done."""
-    turns, left = Turns(), [*[run(1, LARGE) for _ in range(9)], *[run(2, LARGE) for _ in range(9)]]
+    turns, left = FairBatches(), [*[run(1, LARGE) for _ in range(9)], *[run(2, LARGE) for _ in range(9)]]
     served: list[list[int]] = []
     for number in range(6):
         if number == 3:
@@ -36,7 +36,7 @@ def test_a_workspace_with_many_large_writes_is_not_served_again_before_the_other
 
 def test_the_writes_of_a_workspace_stay_in_order() -> None:
     waiting = [run(1, MAX_BATCH_BYTES // 2) for _ in range(7)]
-    turns, left, order = Turns(), list(waiting), list[LiveRun]()
+    turns, left, order = FairBatches(), list(waiting), list[LiveRun]()
     while left:
         taken, left = turns.divide(left)
         order += taken

@@ -9,12 +9,18 @@ import pytest
 from msgspec import Raw
 from pydantic import BeforeValidator
 
-from runtime.kit import MoodyStore, engine_on, facts, plan
+from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from weftline import prompts
-from weftline.kernel.entries import CallClosed, Effect, RunEnded, TurnCompleted
+from weftline.canonical import digest
+from weftline.kernel.entries import CallClosed, CallOpened, Effect, RunEnded, TurnCompleted
+from weftline.kernel.state import Command, State
 from weftline.messages import ToolResults, joined_text
 from weftline.plan import ServerRef
 from weftline.providers.base import ToolSpec
+from weftline.runtime.carry_out import carry_out
+from weftline.runtime.ids import idempotency_key
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
 from weftline.tools.function import tool
@@ -32,6 +38,7 @@ class Own:
         self.spec = ToolSpec(name, "", Raw(b'{"type":"object"}'))
         self.timeout_s = timeout_s
         self._prepared = prepared
+        self.invoked: list[tuple[bytes, str]] = []
 
     async def prepare(self, args: str) -> Any:
         if isinstance(self._prepared, BaseException):
@@ -41,6 +48,7 @@ class Own:
         return self._prepared
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        self.invoked.append((args, context.idempotency_key))
         return ToolOutput.of(f"{self.spec.name} ran")
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
@@ -107,3 +115,37 @@ async def test_what_is_not_an_object_does_not_get_into_the_log(
     failed, good = await results_with(Own("bad", prepared=prepared), caplog)
     assert failed.startswith("Not executed: bad failed while its arguments were checked: ")
     assert good == "good ran"
+
+
+async def test_a_call_runs_with_the_arguments_of_the_code_that_it_was_asked_with() -> None:
+    """The turn completes while the server stops; the next process has a tool that prepares other arguments."""
+    scripts: dict[str, Any] = {"m": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "done"}]}}
+    disk, asked, answered = MemoryDisk(), asyncio.Event(), asyncio.Event()
+
+    async def held(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
+        outcome = await carry_out(command, state, work, services, sink)
+        asked.set()
+        await answered.wait()
+        return outcome
+
+    old, new = Own("pay", prepared=b'{"amount":1}'), Own("pay", prepared=b'{"amount":100}')
+    it, _ = engine_on(MoodyStore(disk), scripts, tools={"pay": old}, carry_out=held)
+    async with asyncio.timeout(TIMEOUT_S):
+        await it.start()
+        space = await it.workspace("acme")
+        run_id = await it.create(space, plan("m", ServerRef("pay")))
+        await asked.wait()
+        stopping = asyncio.create_task(it.stop())
+        await until(lambda: not it.ready)
+        answered.set()
+        await stopping
+    it, provider = engine_on(MoodyStore(disk), scripts, tools={"pay": new})
+    async with it:
+        heads = await facts(it, run_id, space)
+    kinds = [type(head) for head in heads]
+    assert kinds.index(TurnCompleted) < kinds.index(CallOpened)
+    (call,) = next(head.calls for head in heads if isinstance(head, TurnCompleted))
+    assert call.digest == digest(b'{"amount":1}')
+    key = idempotency_key(disk.id, run_id, 0, 0, call.digest)
+    assert (old.invoked, new.invoked) == ([], [(b'{"amount":1}', key)])
+    assert len(provider.requests) == 1  # the answer of the first process counts

@@ -15,8 +15,8 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
+from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.turns import Turns
 from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 
@@ -190,7 +190,7 @@ def test_settings_are_taken_as_they_are_given() -> None:
 
 
 async def test_workspaces_take_turns_however_many_wait_in_one_of_them() -> None:
-    turns = Turns()
+    turns = FairQueue()
     order: list[int] = []
 
     async def work(workspace: int) -> None:
@@ -206,7 +206,7 @@ async def test_workspaces_take_turns_however_many_wait_in_one_of_them() -> None:
 
 
 async def test_one_turn_of_the_loop_has_one_turn() -> None:
-    turns, loop = Turns(), asyncio.get_running_loop()
+    turns, loop = FairQueue(), asyncio.get_running_loop()
     had: list[int] = []
     passed = 0
 

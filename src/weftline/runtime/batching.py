@@ -9,7 +9,7 @@ from weftline.runtime.live import LiveRun
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
-class Turns:
+class FairBatches:
     """Remembers who was served last: one large write fills a batch, and the same workspace may have many of them."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT, Fact
 from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
-from weftline.runtime.turns import Turns
+from weftline.runtime.fair_queue import FairQueue
 from weftline.store.base import LogStore, Stored, Write
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Hub:
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
         self._observers: list[Observer] = []
-        self._turns = Turns()
+        self._page_queue = FairQueue()
 
     def reserve(self, workspace: int) -> ReservedStream:
         """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
@@ -319,7 +319,7 @@ class Hub:
 
     async def read(self, subscription: Subscription) -> EntryBatch | None:
         """The next page of the log for a reader that is behind; None if there is nothing new."""
-        await self._turns.take(subscription.workspace)
+        await self._page_queue.take(subscription.workspace)
         after = subscription.last_seq
         page = await self._store.page(subscription.run, after=after, max_bytes=PAGE_BYTES)
         if page is None:

@@ -6,6 +6,7 @@ A run may be given another id by whoever starts it. That is kept in place of the
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from hashlib import blake2b
 
@@ -13,6 +14,7 @@ from weftline.kernel.entries import Parent
 from weftline.store.base import GIVEN
 
 _SALT = 12
+_EACH_SALT = re.compile(f".{{{_SALT}}}")
 _SALTS_AT_ONCE = 64
 _HEX = frozenset("0123456789abcdef")
 
@@ -24,8 +26,7 @@ os.register_at_fork(after_in_child=_salts.clear)  # the other process has these 
 
 def new_salt() -> str:
     if not _salts:
-        drawn = secrets.token_hex(_SALTS_AT_ONCE * _SALT // 2)
-        _salts.extend([drawn[at : at + _SALT] for at in range(0, len(drawn), _SALT)])
+        _salts.extend(_EACH_SALT.findall(secrets.token_hex(_SALTS_AT_ONCE * _SALT // 2)))
     return _salts.pop()
 
 

@@ -71,6 +71,8 @@ class LatestTurn(Struct, eq=False):
 
     @classmethod
     def of(cls, head: TurnCompleted, body: TurnBody) -> Self:
+        if not head.calls:
+            return cls(body)
         may_end_run = frozenset([call.id for call in head.calls if call.terminal])
         return cls(body, bodies.turn_args(body), _asked_by_model=len(head.calls), _may_end_run=may_end_run)
 

@@ -36,7 +36,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime import ids
-from weftline.runtime.batching import Turns
+from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.store.awaits import NewAwait
@@ -90,7 +90,7 @@ class Log:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._touched: list[LiveRun] = []
-        self._turns = Turns()
+        self._fair = FairBatches()
         self._kicked = False
         self._flushing: asyncio.Future[Any] | None = None
         """The flush or the probe that is under way."""
@@ -325,7 +325,7 @@ class Log:
     def _take(self) -> _Batch:
         """What is waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
         batch = _Batch([], [], [])
-        waiting, self._touched = self._turns.divide(self._touched)
+        waiting, self._touched = self._fair.divide(self._touched)
         for run in waiting:
             try:
                 batch.writes.append(self._complete(run))

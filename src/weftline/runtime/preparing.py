@@ -69,12 +69,15 @@ async def prepare_calls(
     message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
     """The calls of a model's message. Tools that are `withheld` in this turn are not called."""
+    calls = message.calls
+    if not calls:
+        return (), TurnBody(message)
     asked: list[AskedCall] = []
     found: list[bytes] = []
     invalid: dict[int, str] = {}
     asks: dict[int, AskBody] = {}
     failures: dict[int, Failure] = {}
-    for index, call in enumerate(message.calls):
+    for index, call in enumerate(calls):
         if len(call.args) > LARGE_CHARS:
             await services.large.turn()
         elif index % _STINT == _STINT - 1:

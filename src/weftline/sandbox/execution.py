@@ -32,7 +32,7 @@ from weftline.sandbox.base import (
     SandboxUnavailable,
     Succeeded,
 )
-from weftline.sandbox.turns import Turns
+from weftline.sandbox.fair_semaphore import FairSemaphore
 from weftline.sandbox.values import copied
 from weftline.surrogates import whole
 
@@ -98,14 +98,14 @@ class CodeExecution:
         *,
         engine: CodeEngine,
         served: Served,
-        turns: Turns,
+        places: FairSemaphore,
         owner: str,
         safety_cap_s: float,
         settled: Callable[[CodeExecution], None],
     ) -> None:
         self._engine = engine
         self._served = served
-        self._turns = turns
+        self._places = places
         self._cap_s = safety_cap_s
         self._stopped: str | None = None
         self._started: float | None = None
@@ -144,7 +144,7 @@ class CodeExecution:
             self._work.cancel()
 
     async def _outcome(self, code: Code, owner: str) -> Outcome:
-        await self._turns.take(owner)
+        await self._places.acquire(owner)
         cap = asyncio.get_running_loop().call_later(
             self._cap_s,
             self.terminate,
@@ -159,7 +159,7 @@ class CodeExecution:
             return Failed("terminated", CodeError(name=TERMINATED, message=str(ended)))
         finally:
             cap.cancel()
-            self._turns.give_back()
+            self._places.release()
 
     def _settle(self, work: asyncio.Task[Outcome]) -> None:
         self._served.closed = True

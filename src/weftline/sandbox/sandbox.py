@@ -18,7 +18,7 @@ from weftline.sandbox.base import (
     SandboxUnavailable,
 )
 from weftline.sandbox.execution import CodeExecution, Served
-from weftline.sandbox.turns import Turns
+from weftline.sandbox.fair_semaphore import FairSemaphore
 
 
 class Sandbox:
@@ -49,7 +49,7 @@ class Sandbox:
         self._given = engines is not None
         for engine in engines or ():
             self._engines.update(dict.fromkeys(engine.languages, engine))
-        self._turns = Turns(max_running or max(2, os.cpu_count() or 1))
+        self._places = FairSemaphore(max_running or max(2, os.cpu_count() or 1))
         self._safety_cap_s = safety_cap_s
         self._memory_limit_bytes = memory_limit_bytes
         self._executions: set[CodeExecution] = set()
@@ -103,7 +103,7 @@ class Sandbox:
             code,
             engine=engine,
             served=Served(functions.all, report),
-            turns=self._turns,
+            places=self._places,
             owner=owner,
             safety_cap_s=self._safety_cap_s,
             settled=self._executions.discard,

@@ -16,8 +16,8 @@ from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
+from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
-from weftline.runtime.turns import Turns
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
 from weftline.server.display_hints import DisplayHints
@@ -92,7 +92,7 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
-        self.turns = Turns()
+        self.list_queue = FairQueue()
         self.pages = Places(PAGES_AT_ONCE)
         """Where pages of lists are made, which may have some megabytes each."""
         self.mcp = HostedMcp(self)

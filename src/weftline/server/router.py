@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -19,6 +20,9 @@ Narrowed: TypeAlias = Literal["yes", "its agents", "no"]
 and what belongs to the workspace as a whole is read-only at best. `its agents`: the route works for what belongs to the
 agents of the allow-list, and for nothing else.
 """
+
+_REMEMBERED = 64
+"""Requests whose route is known without a search: new runs all have one path. A path is as long as a head may be."""
 
 
 class EventStream:
@@ -96,7 +100,7 @@ class Route(Struct, frozen=True):
 
 class Match(Struct, frozen=True):
     route: Route
-    params: dict[str, str]
+    params: Mapping[str, str]
 
 
 class WrongMethod(Struct, frozen=True):
@@ -122,9 +126,10 @@ class Router:
                 else:
                     node = node.exact.setdefault(part, _Node())
             node.routes[route.method] = route
+        self.match = lru_cache(maxsize=_REMEMBERED)(self._match)
+        """The route of a request, by method and path; None for an unknown path."""
 
-    def match(self, method: str, path: str) -> Match | WrongMethod | None:
-        """The route of a request; None for an unknown path."""
+    def _match(self, method: str, path: str) -> Match | WrongMethod | None:
         node = self._root
         params: dict[str, str] = {}
         for part in path.split("/")[1:]:

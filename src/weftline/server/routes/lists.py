@@ -69,7 +69,7 @@ async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
     size = 0
     for number, row in enumerate(rows[:limit]):
         if number % _AT_ONCE == 0:
-            await app.turns.take(matching.workspace or 0)
+            await app.list_queue.take(matching.workspace or 0)
         # Final texts may be large, so a page ends early rather than grow larger still.
         one = await listed_run(app.engine, row)
         size += len(one.final_text or "") + len(one.error or "")

@@ -6,14 +6,14 @@ import asyncio
 from collections import OrderedDict, deque
 
 
-class Turns:
-    """Places for `limit` executions. `owner` is whoever must not be held up by others' floods, such as a workspace."""
+class FairSemaphore:
+    """A semaphore with `limit` places. `owner` is whoever must not be held up by others' floods, a workspace, say."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def take(self, owner: str) -> None:
+    async def acquire(self, owner: str) -> None:
         if self._free and not self._waiting:
             self._free -= 1
             return
@@ -23,12 +23,12 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # it was our turn, and nobody will use it
+                self.release()  # it was our turn, and nobody will use it
             else:
                 self._forget(owner, turn)
             raise
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         while self._waiting:
             owner, queue = next(iter(self._waiting.items()))
             turn = queue.popleft()

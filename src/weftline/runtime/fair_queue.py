@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 
 
-class Turns:
+class FairQueue:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
