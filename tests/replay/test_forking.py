@@ -246,6 +246,26 @@ async def test_a_fork_that_is_refused_leaves_no_thread() -> None:
         assert await engine.store.records.read(count()) == 1
 
 
+async def test_a_thread_whose_fork_a_crash_prevented_is_gone_after_the_next_start(tmp_path: Path) -> None:
+    agent = baker(*FIRST, "Another.")
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Bake.", thread="customer")
+        await run.result()
+        row = await engine.store.log.run(ids.key_of(run.id))
+        assert row is not None and row.thread is not None
+        lost = await Branches(engine.workspaces).branch(row.thread)
+        fork = await engine.fork(run.id, agent, turn=1)
+        await fork.result()
+        forked = await engine.store.log.run(ids.key_of(fork.id))
+        assert forked is not None and forked.thread is not None
+    async with Engine(tmp_path, agents=[agent]) as engine:
+        records = engine.store.records
+        assert await records.read(threads.by_key(lost)) is None
+        assert await records.read(threads.marked_branches()) == []
+        for thread in (row.thread, forked.thread):
+            assert await records.read(threads.by_key(thread)) is not None
+
+
 async def test_a_thread_that_got_no_fork_is_removed_and_one_that_did_stays() -> None:
     async with Engine() as engine:
         first = await origin(engine, thread="customer")

@@ -55,7 +55,7 @@ from weftline.runtime.provided import NO_FAULTS, Faults, Provided
 from weftline.runtime.raised import wake_waiting
 from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
-from weftline.runtime.recovery import MAX_RECOVERIES
+from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
 from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
@@ -124,6 +124,7 @@ class EmbeddedEngine(StoredRuns):
         self._names = StoredNames(self._store.records)
         ledger = self._ledger = Ledger()
         await ledger.open(self._store.records)
+        await remove_lost_branches(self._store.records)
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
         self._creator = creator = RunCreator(
             self._store,

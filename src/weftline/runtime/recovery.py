@@ -53,6 +53,8 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.loading import load_run, public_id
 from weftline.runtime.step import write_down
 from weftline.store.base import DueRun, LogStore
+from weftline.store.database import Database
+from weftline.store.records import threads
 
 logger = logging.getLogger(__name__)
 
@@ -472,3 +474,12 @@ def plain_body(new: New) -> bytes:
             return encode(EndedBody(error="The run could not continue: its recovery failed repeatedly."))
         case _:
             return b""
+
+
+async def remove_lost_branches(records: Database) -> None:
+    """A process that died while it made a fork may have left the fork's thread without it."""
+    try:
+        for thread in await records.read(threads.marked_branches()):
+            await records.write(threads.remove_unused(thread))
+    except StoreError as error:
+        logger.warning("threads without a fork stay until the next start: %s", error.message)

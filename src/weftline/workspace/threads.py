@@ -112,7 +112,14 @@ class Branches:
             metadata=encode(metadata).decode(),
             secrets=await sealed_headers(at, row),
         )
-        return (await at.records.write(threads.insert(new, now=at.clock.now_us()))).key
+        now = at.clock.now_us()
+
+        def query() -> Query[int]:
+            row = yield from threads.insert(new, now=now)
+            yield from threads.mark_branch(row, now=now)
+            return row.key
+
+        return await at.records.write(query())
 
     async def remove_unused(self, thread: int) -> None:
         """Removes a thread if no run was ever created on it."""

@@ -28,6 +28,9 @@ _NAMES = (
 _COLUMNS = ", ".join((*_NAMES, "length(spec)"))
 _LISTED = ", ".join((*(f"threads.{name}" for name in _NAMES), "length(threads.spec)"))
 
+_BRANCH = b"fork"
+"""In place of the digest of a body."""
+
 
 class ThreadRow(Struct, frozen=True):
     """A thread without its spec, which may be large."""
@@ -150,8 +153,31 @@ def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int
     yield from statement("UPDATE threads SET format = $1 WHERE key = $2 AND format < $1", format, key)
 
 
+def mark_branch(row: ThreadRow, *, now: int) -> Query[None]:
+    """Notes that the thread was made for a fork that is about to be created; `remove_unused` takes the note back."""
+    yield from keep_key(f"fork:{row.salt}", workspace=row.workspace, digest=_BRANCH, thread=row.key, now=now)
+
+
+def marked_branches() -> Query[list[int]]:
+    """The threads whose forks were not known to exist when the process died."""
+    rows = yield from statement(
+        "SELECT k.thread FROM workspaces w JOIN thread_keys k ON k.workspace = w.key AND k.key >= 'fork:'"
+        " AND k.key < 'fork;' WHERE k.digest = $1",
+        _BRANCH,
+    )
+    return [row[0] for row in rows]
+
+
 def remove_unused(key: int) -> Query[None]:
     """Removes a thread that never had a run."""
+    row = yield from by_key(key)
+    if row is not None:
+        yield from statement(
+            "DELETE FROM thread_keys WHERE workspace = $1 AND key = $2 AND digest = $3",
+            row.workspace,
+            f"fork:{row.salt}",
+            _BRANCH,
+        )
     gone = yield from statement("DELETE FROM threads WHERE key = $1 AND next_place = 1 RETURNING key", key)
     if gone:
         yield from statement("DELETE FROM thread_metadata WHERE thread = $1", key)
