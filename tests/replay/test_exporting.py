@@ -179,13 +179,17 @@ async def test_numbers_times_and_entries_that_no_log_has_are_refused(tmp_path: P
     entries: dict[int, Any] = {at: json.loads(lines[at]) for at in mine if json.loads(lines[at])["line"] == "entry"}
     turn = next(at for at, one in entries.items() if one.get("kind") == "turn.completed")
     created = next(at for at, one in entries.items() if one.get("kind") == "run.created")
+    delta = next(at for at, one in entries.items() if one.get("kind") == "delta.text")
+    always = ("run.created", "turn.completed", "call.opened", "call.closed", "child.ended", "run.ended")
+    with_body = [at for at, one in entries.items() if one.get("kind") in always]
+    assert {entries[at]["kind"] for at in with_body} == set(always)
     limits = {**entries[created]["head"]["limits"], "max_retries": 2**64}
 
     def forged(entry: int | None, row: dict[str, Any], **fields: Any) -> list[bytes]:
         """The file with another entry, and with a header that fits."""
         changed = list(lines)
         if entry is not None:
-            whole = {**entries[entry], **fields}
+            whole = {name: value for name, value in {**entries[entry], **fields}.items() if value is not None}
             changed[entry] = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
         digest = sha256(b"".join([changed[n] for n in entries])).hexdigest()
         every: list[dict[str, Any]] = header["runs"]
@@ -199,6 +203,9 @@ async def test_numbers_times_and_entries_that_no_log_has_are_refused(tmp_path: P
         "a time before all times": forged(None, {"created_at": -(2**63)}),
         "an entry under another name": forged(turn, {}, kind="call.closed"),
         "a body that is none of its kind": forged(turn, {}, body=[1]),
+        **{f"no body of {entries[at]['kind']}": forged(at, {}, body=None) for at in with_body},
+        "a delta of no turn": forged(delta, {}, bodies=[{**one, "turn": "x"} for one in entries[delta]["bodies"]]),
+        "more made of calls than there are": forged(turn, {}, body={**entries[turn]["body"], "calls": [{}, {}]}),
         "a name that fills a page": forged(None, {"name": "x" * 5_000_000}),
         "such a name of an agent": forged(None, {"agent": "x" * 5_000_000}),
         "such metadata": forged(None, {"metadata": {"x": "x" * 5_000_000}}),

@@ -25,11 +25,15 @@ class MessagesTaken(_Head, frozen=True, tag="messages.taken"):
 
 
 class RunPaused(_Head, frozen=True, tag="run.paused"):
+    """Somebody has paused the run. Body: `ControlBody`, or none."""
+
     reason: str = ""
     requested_by: str = ""
 
 
 class RunResumed(_Head, frozen=True, tag="run.resumed"):
+    """Somebody has resumed the run. Body: `ControlBody`, or none."""
+
     notes: str = ""
     requested_by: str = ""
 

@@ -18,6 +18,9 @@ from weftline.kernel.entries import (
     THINKING_DELTA,
     TOOL_NOTE,
     TOOL_PROGRESS,
+    CallOpened,
+    MessageQueued,
+    TurnCompleted,
     decode_fact,
 )
 from weftline.kernel.notes import (
@@ -30,10 +33,15 @@ from weftline.kernel.notes import (
     PromptNote,
     RunNote,
 )
+from weftline.messages import User
 
 
 class _Delta(Struct, gc=False):
     text: str
+    turn: int = 0
+    attempt: int = 1
+    run_id: str = ""
+    seq: int = 0
 
 
 UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
@@ -63,8 +71,27 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "compaction.failed": bodies.decode_failed,
     "context.compacted": bodies.decode_summary,
     "policy.decided": bodies.decode_policy,
+    "run.paused": bodies.decode_control,
+    "run.resumed": bodies.decode_control,
     "run.ended": bodies.decode_ended,
 }
+_NEVER_EMPTY = frozenset(
+    {
+        "run.created",
+        "turn.completed",
+        "instructions.rendered",
+        "state.changed",
+        "call.asked",
+        "call.gated",
+        "await.opened",
+        "child.ended",
+        "call.closed",
+        "message.queued",
+        "context.compacted",
+        "run.ended",
+    }
+)
+"""Facts that are always written with a body, and read as such."""
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
     TEXT_DELTA: Decoder(list[_Delta]).decode,
     THINKING_DELTA: Decoder(list[_Delta]).decode,
@@ -88,6 +115,26 @@ def fact_is_readable(kind: str, head: bytes, body: bytes) -> bool:
     except UNREADABLE:
         return False
     return True
+
+
+def fact_is_whole(kind: str, head: bytes, body: bytes) -> bool:
+    """Whether a fact can be read and has all that is relied on: one from elsewhere may not be of our making."""
+    if not fact_is_readable(kind, head, body):
+        return False
+    fact = decode_fact.decode(head)
+    if not body:
+        return kind not in _NEVER_EMPTY and not (isinstance(fact, CallOpened) and not fact.blocked)
+    try:
+        match fact:
+            case TurnCompleted():
+                turn = bodies.decode_turn(body)
+                return len(turn.calls) in (0, len(turn.message.calls))
+            case MessageQueued():
+                return isinstance(bodies.decode_message(body), User)
+            case _:
+                return True
+    except UNREADABLE:
+        return False
 
 
 def observations_are_readable(kind: str, bodies_joined: bytes, count: int) -> bool:

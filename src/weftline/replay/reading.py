@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_created, decode_message
-from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
+from weftline.kernel.damage import UNREADABLE, fact_is_whole, observations_are_readable
 from weftline.kernel.entries import FORMAT, KNOWN_RULES, HistoryPinned, decode_fact
 from weftline.labels import MAX_METADATA_BYTES
 from weftline.messages import Blob
@@ -189,7 +189,7 @@ class _Reader:
         if item.seq != expected:
             raise self._wrong(f"entry {item.seq} of {line.run} is where {expected} should be")
         readable = (
-            fact_is_readable(item.kind, item.head, item.body)
+            fact_is_whole(item.kind, item.head, item.body)
             if item.head
             else observations_are_readable(item.kind, item.body, item.count)
         )
