@@ -15,6 +15,7 @@ import pytest
 from commands import weftline_beside
 from weftline.testing import ServerProcess
 
+from .hosted.test_a2a import message, rpc, stored
 from .kit import Api, check_error
 
 SCRIPTS: dict[str, Any] = {
@@ -219,3 +220,21 @@ async def test_a_run_whose_texts_are_damaged_can_be_followed_and_cancelled_and_f
 
 def _key(run: str) -> int:
     return int(run[len("run_") : -12], 16)
+
+
+async def test_a_message_over_a2a_to_a_session_that_does_not_read_is_refused(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        await stored(api, "hello")
+        assert "result" in await rpc(api, "message/send", message(contextId="ctx-1"))
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute("UPDATE thread_messages SET message = x'7b'")
+        db.close()
+        server.start()
+        before = (await api.get("agent-runs")).json["runs"]
+        refused = await rpc(api, "message/send", message("again", messageId="m2", contextId="ctx-1"))
+        assert "damaged" in refused["error"]["message"]
+        assert (await api.get("agent-runs")).json["runs"] == before
