@@ -116,6 +116,10 @@ def test_a_run_planned_for_a_call_that_is_closed_by_then_is_not_made_and_harms_n
     simulate(1030003336)
 
 
+def test_a_parent_that_is_loaded_by_its_child_just_as_that_ends_carries_on() -> None:
+    simulate(3112002381)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -185,6 +185,8 @@ class Residents:
             self._kept.keep(run)
             self.driver.record(run, ends)
             self.cut_children(run)
+            if ends:
+                self.consider(run)  # whoever has it loaded may only want to look at it
         return run
 
     def _open_account(self, run: LiveRun) -> None:

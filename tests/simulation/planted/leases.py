@@ -49,5 +49,5 @@ def _in_a_hurry(state: State) -> State:
 
 BUGS = (
     Bug("anybody_answers", "L1", engine=AnybodyAnswers, first_seed=3),
-    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), first_seed=33),
+    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), first_seed=57),
 )

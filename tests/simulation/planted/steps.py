@@ -67,7 +67,7 @@ BUGS = (
         step=lambda: goes_on_as_if_nothing_were_lost,
         first_seed=1,
     ),
-    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=51),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=84),
     Bug(
         "forgets_deadlines_while_commands_run",
         "D1 D2",
