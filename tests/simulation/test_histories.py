@@ -120,6 +120,10 @@ def test_a_parent_that_is_loaded_by_its_child_just_as_that_ends_carries_on() -> 
     simulate(3112002381)
 
 
+def test_a_run_that_will_end_with_its_children_asks_nobody_again_and_keeps_its_other_deadlines() -> None:
+    simulate(3156003751)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from weftline import prompts, prompts_code, prompts_people, prompts_policy
 from weftline.kernel import budgeting, guards, leases, lost, policies
-from weftline.kernel.calls import earliest_deadline, next_waiting
+from weftline.kernel.calls import earliest_deadline, is_overdue, next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
     BudgetExceeded,
@@ -49,7 +49,7 @@ def carry_on(s: State) -> Decision:
         return _after(s)
     if s.questions.open and s.control.queue and (withdrawn := _not_waited_for(s)):
         return Decision(tuple(withdrawn))
-    if batch.grants and (again := _outdated(s)):
+    if batch.grants and not is_overdue(s) and (again := _outdated(s)):
         return Decision(tuple(again))
     due_at = s.questions.due_at
     overdue = False
@@ -65,7 +65,7 @@ def carry_on(s: State) -> Decision:
             return Decision(tuple(gone))
         # What follows may end the run, which it does not do before its children.
         overdue = bool(expired or unanswered)
-        due_at = None if overdue else earliest_deadline(s.questions)
+        due_at = earliest_deadline(s.questions, after=s.now if overdue else 0)
     append: list[New] = []
     start: list[Command] = []
     for index in batch.running:
@@ -91,7 +91,7 @@ def carry_on(s: State) -> Decision:
         stands_still = all(isinstance(one, RunTool) and s.is_waiting(one.index) for one in start)
         if stands_still and s.limits.nobody_to_ask and _only_people_can_help(s):
             return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
-    if batch.grants:
+    if batch.grants and not overdue:
         due_at = min([call.grant.expires_at for call in batch.calls if call.grant] + ([due_at] if due_at else []))
     return Decision(start=tuple(start), due_at=due_at)
 
