@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -373,7 +374,7 @@ async def test_integers_that_are_too_long_are_refused_at_the_call_with_their_pat
 def test_processes_end_with_their_loop_though_nobody_closes_the_sandbox() -> None:
     sandbox = Sandbox(engines=[DenoEngine(warm=1), MontyEngine()])
     left: list[int] = []
-    others = set(children())  # of tests before this one
+    others, threads = set(children()), set(threading.enumerate())  # of tests before this one
 
     async def leave(running: str) -> None:
         assert (await sandbox.run_code("export default 1")).result == 1
@@ -388,6 +389,8 @@ def test_processes_end_with_their_loop_though_nobody_closes_the_sandbox() -> Non
         assert len(left) >= 2
         assert not set(left) & set(children())
     asyncio.run(sandbox.close())
+    for thread in set(threading.enumerate()) - threads:
+        thread.join()  # asyncio waits for each process in one, which holds on to what was left open
     with warnings.catch_warnings():  # what was left open is collected here, and not in another test
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
