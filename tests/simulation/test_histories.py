@@ -124,6 +124,10 @@ def test_a_run_that_will_end_with_its_children_asks_nobody_again_and_keeps_its_o
     simulate(3156003751)
 
 
+def test_a_harmless_call_of_a_turn_that_was_lost_may_have_stood_at_another_place() -> None:
+    simulate(4112001697)
+
+
 def test_a_seed_always_gives_the_same_history_and_leaves_logging_as_it_was() -> None:
     level = logging.getLogger("weftline").level
     assert simulate(3) == simulate(3)
