@@ -109,7 +109,9 @@ class Call(_Room, frozen=True):
 
 
 class Batch(_Room, frozen=True):
-    """The calls of the latest turn, with counts and cursors so that `decide` need not visit every call for each result."""
+    """The calls of the latest turn. Thanks to its counts and cursors, `decide` need not visit every call for each
+    result.
+    """
 
     calls: tuple[Call, ...] = ()
     concurrent: bool = False

@@ -74,7 +74,7 @@ class TurnCall(Struct, frozen=True, omit_defaults=True):
 
 
 class TurnBody(Struct, omit_defaults=True):
-    """Body of `turn.completed`. `calls` has one item for each of the message's calls, or is empty if all are unchanged."""
+    """Body of `turn.completed`. `calls` has one item per call of the message, or is empty if all are unchanged."""
 
     message: Assistant
     calls: tuple[TurnCall, ...] = ()
@@ -276,7 +276,7 @@ class FailedBody(Struct, omit_defaults=True):
 
 
 class SummaryBody(Struct, omit_defaults=True):
-    """Body of `context.compacted`: what the model reads instead of the replaced messages, and which of those are kept."""
+    """Body of `context.compacted`: what the model reads in place of the messages, and which of them are kept."""
 
     text: str
     kept: tuple[int, ...] = ()
@@ -309,7 +309,9 @@ class FinalResult(Struct, frozen=True, omit_defaults=True):
 
 
 class EndedBody(Struct, omit_defaults=True):
-    """Body of `run.ended`, and of `child.ended` in the parent's log. `provider` is set if a model call ended the run."""
+    """Body of `run.ended`, and of `child.ended` in the parent's log. `provider` is set if a model call ended the
+    run.
+    """
 
     text: str = ""
     error: str = ""
@@ -328,7 +330,7 @@ class EndedBody(Struct, omit_defaults=True):
 
 
 class ProviderNote(Struct):
-    """Body of `note.provider_call`: the call as in the message, without the parts that only the provider understands."""
+    """Body of `note.provider_call`: the call as in the message, without the parts that only the provider can read."""
 
     call: ProviderCall
     turn: int

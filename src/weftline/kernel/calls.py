@@ -174,7 +174,7 @@ def _hold_run(s: State, head: AwaitOpened, at: int) -> State | None:
 
 
 def _release_run(s: State, head: AwaitClosed) -> State | None:
-    """Releases a held run: a person has decided, or the question is no longer needed. A refused deploy cancels the run."""
+    """Releases a held run: a person has decided, or the answer is no longer needed. A refused deploy cancels it."""
     if head.id != s.control.held_by or head.id not in s.questions.open:
         return None
     control, asked = replace(s.control, held_by=""), s.questions.open[head.id]

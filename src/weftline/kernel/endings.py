@@ -1,4 +1,4 @@
-"""Endings: of a call without its tool, of an attempt without its outcome, of a run. Also how a person is asked first."""
+"""Endings: of a call without its tool, of an attempt without its outcome, of a run. Also how to ask a person first."""
 
 from __future__ import annotations
 

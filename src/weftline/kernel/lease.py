@@ -47,7 +47,7 @@ class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
 
 
 class CallClaimed(_Head, frozen=True, tag="call.claimed"):
-    """A client has claimed the call until `lease_us` after `at`. `renewed`: it already held the lease and extended it."""
+    """A client has claimed the call until `lease_us` after `at`. `renewed`: it extends a lease that it already held."""
 
     turn: int
     index: int

@@ -176,7 +176,7 @@ def time_left_us(s: State) -> int | None:
 
 
 def is_due(s: State, at: int) -> bool:
-    """Whether the time is up at `at` and the state does not know it yet: the timer is late, or no process was running."""
+    """Whether the time is up at `at`, unknown to the state: the timer is late, or no process was running."""
     rule, time = s.limits.policy, s.policy.time
     if rule is None or time.since is None:
         return False

@@ -1,4 +1,6 @@
-"""Literals in the log for the outcomes of calls and of questions to people. Like the names of entries, they are data."""
+"""Literals in the log for the outcomes of calls and of questions to people. They are data, like the names of
+entries.
+"""
 
 from __future__ import annotations
 
