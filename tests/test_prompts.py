@@ -47,8 +47,8 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
-    "FIND_OUT": "Do not repeat the call: find out in another way whether it took effect, or say in your answer that this "
-    "is uncertain.",
+    "FIND_OUT": "Do not repeat the call: find out in another way whether it took effect, or say in your answer that "
+    "this is uncertain.",
     "CONTINUE": "Continue.",
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",

@@ -1,4 +1,4 @@
-"""Decisions on the calls of a turn: which are admitted, which begin, which are answered in place of their tool."""
+"""Decisions on the calls of a turn: which are admitted, which begin, and which are answered in place of their tool."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def carry_on(s: State) -> Decision:
         return _admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
-    if s.questions.open and s.control.queue and (withdrawn := _not_waited_for(s)):
+    if s.questions.open and s.control.queue and (withdrawn := _withdraw_questions(s)):
         return Decision(tuple(withdrawn))
-    if batch.grants and not is_overdue(s) and (again := _outdated(s)):
+    if batch.grants and not is_overdue(s) and (again := _ask_again(s)):
         return Decision(tuple(again))
     due_at = s.questions.due_at
     overdue = False
@@ -63,7 +63,7 @@ def carry_on(s: State) -> Decision:
             return _not_answered(s, frozenset(unanswered))
         if gone := leases.lost(s):
             return Decision(tuple(gone))
-        # What follows may end the run, which it does not do before its children.
+        # Acting on these may end the run, and it cannot end before its children.
         overdue = bool(expired or unanswered)
         due_at = earliest_deadline(s.questions, after=s.now if overdue else 0)
     append: list[New] = []
@@ -74,7 +74,7 @@ def carry_on(s: State) -> Decision:
             if call.child_ended:
                 start.append(FinishChild(s.turn - 1, index))
         elif call.asked_back:
-            append += result_of_answer(s, index)  # nothing while its person has yet to answer
+            append += result_of_answer(s, index)  # empty until the person has answered
         elif not call.lost:
             if not s.may_be_cut_off(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
@@ -103,7 +103,7 @@ def _consult(s: State, start: list[Command]) -> None:
     """
     batch = s.batch
     front = batch.next
-    while front < len(batch.own) and batch.calls[front].awaiting:  # the others do not wait for people
+    while front < len(batch.own) and batch.calls[front].awaiting:  # those after it do not wait for a person
         front = next_waiting(batch.calls, front + 1)
     for index, call in enumerate(batch.calls):
         if call.parent is not None:
@@ -119,7 +119,7 @@ def _consult(s: State, start: list[Command]) -> None:
 
 
 def _consult_awaits(s: State, start: list[Command]) -> None:
-    """Asks the agent's own code about awaits that nobody has looked at."""
+    """Asks the agent's own code about awaits that it has not seen yet."""
     if s.limits.await_gate:
         for id, question in s.questions.open.items():
             if question.kind != "call" and not question.passed:
@@ -130,10 +130,10 @@ def _only_people_can_help(s: State) -> bool:
     return not s.open_children and all(question.kind != "call" for question in s.questions.open.values())
 
 
-def _outdated(s: State) -> list[New]:
-    """Asks again about calls that did not begin while their approval held.
+def _ask_again(s: State) -> list[New]:
+    """Asks again about calls that did not begin before their approval expired.
 
-    One that is announced is answered instead: the run that was to carry it out is not made.
+    A call that is already announced is answered instead, and its child run is not created.
     """
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
@@ -147,8 +147,8 @@ def _outdated(s: State) -> list[New]:
     return append
 
 
-def _not_waited_for(s: State) -> list[New]:
-    """Closes what tools have asked, and what failed calls lack, if somebody has something to say meanwhile."""
+def _withdraw_questions(s: State) -> list[New]:
+    """Withdraws questions of tools and requests for missing input if a steering message has arrived in the meantime."""
     append: list[New] = []
     idle = all(s.batch.calls[index].asked_back or s.is_waiting(index) for index in s.batch.running)
     if idle and not s.control.paused and _is_steered(s):
@@ -161,9 +161,10 @@ def _not_waited_for(s: State) -> list[New]:
 
 
 def _begin(s: State, append: list[New], start: list[Command]) -> None:
-    """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead.
+    """Begins as many waiting calls as may run now; in a sequential batch, a steering message skips them instead.
 
-    A call that a person is asked about is passed by, and begins once it is approved and nothing else is in its way.
+    Calls that a person is asked about are passed over. They begin once they are approved and nothing else is in the
+    way.
     """
     batch = s.batch
     calls, index = batch.own, batch.next
@@ -185,7 +186,7 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
         for one in batch.next_nested(s.limits.max_concurrent_calls):
             _begin_one(s, one, append, start)
     if batch.held and not append and not start and _is_steered(s) and all(map(s.is_waiting, batch.running)):
-        _skip(s, append)  # whoever has something to say does not wait for whoever has yet to approve
+        _skip(s, append)  # a steering message does not wait for an approval
 
 
 def _begin_one(s: State, index: int, append: list[New], start: list[Command]) -> None:
@@ -199,7 +200,7 @@ def _begin_one(s: State, index: int, append: list[New], start: list[Command]) ->
 
 
 def _orphans(s: State) -> list[New]:
-    """Answers calls whose parent has ended without them. What has begun is carried to its end."""
+    """Answers calls whose parent ended before they began. Calls that have begun run to their end."""
     append: list[New] = []
     for index in range(len(s.batch.own), len(s.batch.calls)):
         call = s.batch.calls[index]
@@ -215,7 +216,7 @@ def _orphans(s: State) -> list[New]:
 
 
 def _skip(s: State, append: list[New]) -> None:
-    """Answers the calls that have not begun, and those that a person is asked about, in their tools' place."""
+    """Answers the calls that have not begun, and those that await approval, in place of their tools."""
     for index, call in enumerate(s.batch.calls):
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
@@ -239,7 +240,7 @@ def _is_steered(s: State) -> bool:
 
 
 def _admit(s: State) -> Decision:
-    """Decides on every call of a new turn at once: which are announced and may begin, and which are answered here."""
+    """Decides on every call of a new turn at once: announces those that may begin, and answers the others here."""
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.guards.final:
@@ -254,20 +255,20 @@ def _admit(s: State) -> Decision:
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked" and not call.gated and not call.held:
             append += _admission(s, index, call, budgets)
-            if call.over is not None and not call.awaits:  # once, also if a person is asked first
+            if call.over is not None and not call.awaits:  # only once, even if a person is asked first
                 append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
     return Decision(tuple(append))
 
 
 def _is_over(s: State) -> bool:
-    """Whether calls that the gates have yet to decide on are answered without them: no call of the turn can begin."""
+    """Whether no call of the turn can begin, so that calls are answered without asking the gates."""
     if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
         return True
     return bool(s.limits.loop_soft) and guards.repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
 
 class _Budgets:
-    """How much of the run's budgets is used, counting calls that are not folded yet."""
+    """How much of the run's budgets is used, including calls that are not folded yet."""
 
     def __init__(self, s: State) -> None:
         self.limits = s.limits.tool_budgets
@@ -275,14 +276,14 @@ class _Budgets:
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
         self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
         self.nested = 0
-        """Calls that other calls asked for."""
+        """Admitted calls that other calls asked for."""
         for call in s.batch.calls if s.batch.held else ():
             if call.held:
                 self.count(call.name)
                 self.children += call.child is not None
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
-        """The fact about a call of `tool` that is over its budget."""
+        """The fact to append if a call of `tool` would exceed its budget, else None."""
         max_calls, used = self.limits.get(tool), self.used.get(tool, 0)
         if max_calls is None or used < max_calls:
             return None
@@ -306,7 +307,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "blocked" and not call.yields:
         return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
     if call.verdict == "denied":
-        return blocked(s, index, "denied", "")  # the text is made of what the person said
+        return blocked(s, index, "denied", "")  # the text comes from the person's answer
     if call.verdict == "excluded":
         return blocked(s, index, "excluded", policies.why_excluded(s, name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
@@ -340,7 +341,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
 
 
 def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
-    """What the model reads if there may not be one more child run; "" if there may."""
+    """What the model reads if no further child run may be created, or "" if one may."""
     if s.depth >= s.limits.max_depth:
         return prompts.subagents.too_deep(s.limits.max_depth)
     if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
@@ -349,7 +350,7 @@ def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
 
 
 def _repeats_doubt(s: State, call: Call) -> str:
-    """What the model reads if the call may already have taken effect; "" if not."""
+    """What the model reads if the call may already have taken effect, or "" if it cannot have."""
     if s.limits.in_doubt_followup == "allow":
         return ""
     if call.name in s.guards.doubtful_tools:
@@ -391,7 +392,7 @@ def _over_max_turns(s: State) -> Decision:
 
 
 def _after(s: State) -> Decision:
-    """Every call has its result."""
+    """What follows once every call has its result."""
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
@@ -421,7 +422,7 @@ def _after(s: State) -> Decision:
 
 
 def _expired(s: State) -> list[int]:
-    """The indexes of the calls whose answer did not come in time."""
+    """The indexes of the client-side calls that were not answered in time."""
     return [
         question.index
         for question in s.questions.open.values()
@@ -430,7 +431,7 @@ def _expired(s: State) -> list[int]:
 
 
 def _unanswered(s: State) -> dict[str, int]:
-    """The awaits that nobody answered in time, with the indexes of their calls."""
+    """The awaits that were not answered in time, with the indexes of their calls."""
     return {
         id: question.index
         for id, question in s.questions.open.items()
