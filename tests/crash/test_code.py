@@ -12,7 +12,7 @@ import pytest
 
 from forked import run_python
 from weftline.kernel.entries import CallAsked, CallClosed, CallStarted
-from weftline.prompts import in_doubt
+from weftline.prompts.calls import in_doubt
 
 from . import code_process
 from .code_process import CALLS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts, prompts_code, prompts_people, prompts_policy
+from weftline import prompts
 from weftline.kernel import budgeting, guards, leases, lost, policies
 from weftline.kernel.calls import earliest_deadline, is_overdue, next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
@@ -141,7 +141,7 @@ def _ask_again(s: State) -> list[New]:
             if call.asks is not None and call.stage == "asked":
                 append.append(ask_person(s, index, call.asks.kind, call.asks.timeout_us))
             elif call.stage == "opened":
-                append.append(closed(s, index, "skipped", prompts_people.APPROVAL_LAPSED))
+                append.append(closed(s, index, "skipped", prompts.people.APPROVAL_LAPSED))
             else:
                 append.append(ask_person(s, index, "doubt"))
     return append
@@ -156,7 +156,7 @@ def _withdraw_questions(s: State) -> list[New]:
             if call.awaiting and call.stage == "closed":
                 append.append(await_closed(s, index, "withdrawn"))
             elif call.awaiting and call.asked_back:
-                append += [await_closed(s, index, "withdrawn"), closed(s, index, "skipped", prompts.SKIPPED)]
+                append += [await_closed(s, index, "withdrawn"), closed(s, index, "skipped", prompts.calls.SKIPPED)]
     return append
 
 
@@ -209,9 +209,9 @@ def _orphans(s: State) -> list[New]:
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
         if call.stage == "asked":
-            append += result_of_answer(s, index) or blocked(s, index, "not_run", prompts_code.PARENT_ENDED)
+            append += result_of_answer(s, index) or blocked(s, index, "not_run", prompts.code.PARENT_ENDED)
         elif call.stage == "opened":
-            append.append(closed(s, index, "skipped", prompts_code.PARENT_ENDED))
+            append.append(closed(s, index, "skipped", prompts.code.PARENT_ENDED))
     return append
 
 
@@ -221,9 +221,9 @@ def _skip(s: State, append: list[New]) -> None:
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
         if call.held or (call.gated and call.client is None):
-            append += blocked(s, index, "not_run", prompts.SKIPPED)
+            append += blocked(s, index, "not_run", prompts.calls.SKIPPED)
         elif call.stage == "opened" and call.client is None:
-            append.append(closed(s, index, "skipped", prompts.SKIPPED))
+            append.append(closed(s, index, "skipped", prompts.calls.SKIPPED))
 
 
 def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
@@ -300,7 +300,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.parent is not None and call.grant is None:
         refused = policies.before_nested(s, call, admitted=budgets.nested)
         if isinstance(refused, CapReached):
-            return New(refused), *blocked(s, index, "cap", prompts_policy.over_call_cap(refused.limit))
+            return New(refused), *blocked(s, index, "cap", prompts.policy.over_call_cap(refused.limit))
         if refused is not None:
             return blocked(s, index, *refused)
         budgets.nested += not call.bookkeeping
@@ -312,7 +312,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
         return blocked(s, index, "excluded", policies.why_excluded(s, name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
-        return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
+        return *blocked(s, index, "budget", prompts.calls.budget_spent(name, exceeded.max_calls)), New(exceeded)
     if call.verdict == "ok" and s.guards.doubts and (why := _repeats_doubt(s, call)):
         return blocked(s, index, "repeat_of_doubt", why)
     if call.verdict == "blocked":
@@ -325,12 +325,12 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "answered":
         return blocked(s, index, "answered", "")
     if call.verdict == "unknown":
-        return blocked(s, index, "unknown", prompts.unknown_tool(name))
+        return blocked(s, index, "unknown", prompts.calls.unknown_tool(name))
     if call.verdict == "invalid":
         return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
     if call.asks is not None and call.grant is None:
         if not s.limits.interrupts_allowed:
-            return blocked(s, index, "blocked", prompts_people.nobody_asked(name))
+            return blocked(s, index, "blocked", prompts.people.nobody_asked(name))
         return (ask_person(s, index, call.asks.kind, call.asks.timeout_us),)
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     parent = parent_id(s, call)
@@ -343,9 +343,9 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
 def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
     """What the model reads if no further child run may be created, or "" if one may."""
     if s.depth >= s.limits.max_depth:
-        return prompts.too_deep(s.limits.max_depth)
+        return prompts.subagents.too_deep(s.limits.max_depth)
     if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
-        return prompts.too_many_children(s.limits.max_children)
+        return prompts.subagents.too_many_children(s.limits.max_children)
     return ""
 
 
@@ -354,9 +354,9 @@ def _repeats_doubt(s: State, call: Call) -> str:
     if s.limits.in_doubt_followup == "allow":
         return ""
     if call.name in s.guards.doubtful_tools:
-        return prompts.tool_in_doubt(call.name)
+        return prompts.calls.tool_in_doubt(call.name)
     if any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts):
-        return prompts.repeat_of_doubt(call.name)
+        return prompts.calls.repeat_of_doubt(call.name)
     return ""
 
 
@@ -364,12 +364,12 @@ def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":
-            append += blocked(s, index, "loop", prompts.repeated_call(call.name))
+            append += blocked(s, index, "loop", prompts.calls.repeated_call(call.name))
     if count >= s.limits.loop_hard:
         append.append(New(LoopDetected(count, True, _tools(s), by)))
         append.append(_force_final("loop_detected"))
     elif not s.guards.streak.reported:
-        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.repeating_calls(count)))
+        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.turns.repeating_calls(count)))
     return Decision(tuple(append))
 
 
@@ -381,12 +381,12 @@ def _over_max_turns(s: State) -> Decision:
             code="max_tool_turns",
             reason="max_tool_turns",
             text=f"The run reached its limit of {s.limits.max_tool_turns} tool turns.",
-            closing=prompts.NO_MORE_TURNS,
+            closing=prompts.calls.NO_MORE_TURNS,
         )
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":
-            append += blocked(s, index, "not_run", prompts.NO_MORE_TURNS)
+            append += blocked(s, index, "not_run", prompts.calls.NO_MORE_TURNS)
     append.append(_force_final("max_tool_turns"))
     return Decision(tuple(append))
 
@@ -406,7 +406,9 @@ def _after(s: State) -> Decision:
     limits, streak = s.limits, s.guards.streak
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
-        return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
+        return Decision(
+            (New(ResultsOverBudget(s.turn - 1, size, budget), prompts.turns.results_over_budget(size, budget)),)
+        )
     if s.policy.reached or s.guards.given_up or s.budget.refused is not None:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
@@ -415,7 +417,7 @@ def _after(s: State) -> Decision:
             return Decision((New(found), _force_final("loop_detected")))
         if not streak.reported and streak.same_results == limits.loop_soft:
             found = LoopDetected(streak.same_results, False, _tools(s), "results")
-            return Decision((New(found, prompts.repeating_results(streak.same_results)),))
+            return Decision((New(found, prompts.turns.repeating_results(streak.same_results)),))
     return ask_model(s)
 
 
@@ -443,15 +445,15 @@ def _not_answered(s: State, unanswered: frozenset[str]) -> Decision:
 
 
 def _timed_out(s: State, expired: list[int]) -> Decision:
-    closes = tuple([closed(s, index, "timeout", prompts.LOCAL_TIMEOUT) for index in expired])
+    closes = tuple([closed(s, index, "timeout", prompts.calls.LOCAL_TIMEOUT) for index in expired])
     if s.limits.on_local_timeout == "report":
         return Decision(closes)
-    ended = end(s, "failed", code="local_timeout", text=prompts.LOCAL_TIMEOUT, skip=frozenset(expired))
+    ended = end(s, "failed", code="local_timeout", text=prompts.calls.LOCAL_TIMEOUT, skip=frozenset(expired))
     return Decision((*closes, *ended.append))
 
 
 def _force_final(reason: FinalReason) -> New:
-    return New(FinalForced(reason), prompts.FINAL_TURN[reason])
+    return New(FinalForced(reason), prompts.turns.FINAL_TURN[reason])
 
 
 def _tools(s: State) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline import prompts_policy
+from weftline import prompts
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.endings import await_closed, blocked, end, result_of_answer
@@ -46,7 +46,7 @@ def before_batch(s: State) -> Decision | None:
     """Answers the calls that can no longer begin; None if all have begun or have a result, or a person is asked."""
     if s.budget.refused is None or not s.batch.asked or waits(s):
         return None
-    text = prompts_policy.over_budget(s.budget.refused.level)
+    text = prompts.policy.over_budget(s.budget.refused.level)
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":

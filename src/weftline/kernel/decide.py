@@ -70,4 +70,4 @@ def _cancelled(s: State) -> Decision:
         return Decision((New(settled(s, "cancelled")),))
     if s.open_children:
         return Decision(due_at=0)  # they are cancelled first, by the next process if this one dies
-    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.CANCELLED)
+    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.calls.CANCELLED)

@@ -31,7 +31,7 @@ def end(
     reason: str = "",
     text: str = "",
     how: How = "not_run",
-    closing: str = prompts.NOT_RUN,
+    closing: str = prompts.calls.NOT_RUN,
     skip: frozenset[int] = frozenset(),
     expired: frozenset[str] = frozenset(),
     call: str = "",
@@ -88,7 +88,7 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
         elif call.stage == "asked":
             append += blocked(s, index, how, closing)
         elif call.stage == "started" and _may_have_happened(call):
-            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)))
         else:
             append.append(closed(s, index, how, closing))
     return append
@@ -112,7 +112,7 @@ def result_of_answer(s: State, index: int) -> tuple[New, ...]:
         case "denied" if call.asked_back:
             return (closed(s, index, "denied", ""),)
         case "denied":
-            return (closed(s, index, "in_doubt", prompts.in_doubt(call.name)),)
+            return (closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)),)
         case _:
             return ()
 

@@ -99,9 +99,9 @@ def lost(s: State) -> list[New]:
             continue
         call = s.batch.calls[question.index]
         if call.effect == "once":
-            append.append(closed(s, question.index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, question.index, "in_doubt", prompts.calls.in_doubt(call.name)))
         elif rule.on_lost == "error":
-            append.append(closed(s, question.index, "timeout", prompts.client_gone(call.name)))
+            append.append(closed(s, question.index, "timeout", prompts.calls.client_gone(call.name)))
         else:
             fallback = rule.fallbacks.get(call.name, "") if rule.on_lost == "fallback" else ""
             append.append(New(given_back(s, question, "lost", fallback=fallback)))

@@ -36,7 +36,7 @@ def tool_call(s: State, index: int, call: Call, append: list[New], start: list[C
         if asks_about_doubt(s, call):
             append.append(ask_person(s, index, "doubt"))
         else:
-            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)))
     elif still:
         return
     elif call.effect == "reconcile":

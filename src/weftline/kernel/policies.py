@@ -15,7 +15,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from weftline import prompts_policy
+from weftline import prompts
 from weftline.kernel import compaction
 from weftline.kernel.endings import await_closed, blocked, closed, end, result_of_answer, settled
 from weftline.kernel.entries import CallClosed, Fact, How
@@ -74,13 +74,13 @@ def before_batch(s: State) -> Decision | None:
     if rule.engine and use.decided != turn:
         return Decision(start=() if s.control.paused else (ConsultPolicy(turn),))
     if rule.engine and use.disabled:
-        refused = [blocked(s, index, "cap", prompts_policy.TOOLS_DISABLED) for index in range(len(batch.calls))]
+        refused = [blocked(s, index, "cap", prompts.policy.TOOLS_DISABLED) for index in range(len(batch.calls))]
         return Decision((New(CapReached("policy")), *_flat(refused)))
     append: list[New] = []
     left: list[int] = []
     for index, call in enumerate(batch.calls):
         if rule.engine and use.failed:
-            append += blocked(s, index, "blocked", prompts_policy.policy_failed(call.name))
+            append += blocked(s, index, "blocked", prompts.policy.policy_failed(call.name))
         elif call.verdict == "excluded" or (rule.engine and use.allowed is not None and call.name not in use.allowed):
             append += blocked(s, index, "excluded", why_excluded(s, call.name))
         elif not call.bookkeeping:
@@ -88,11 +88,11 @@ def before_batch(s: State) -> Decision | None:
     per_turn = rule.per_turn_max_tool_calls
     if per_turn is not None:
         for index in left[per_turn:]:
-            append += blocked(s, index, "cap", prompts_policy.over_turn_limit(per_turn))
+            append += blocked(s, index, "cap", prompts.policy.over_turn_limit(per_turn))
         left = left[:per_turn]
     limit = call_cap(s)
     if limit is not None and use.calls + _needed(s, left) > limit:
-        refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
+        refused = [blocked(s, index, "cap", prompts.policy.over_call_cap(limit)) for index in left]
         return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
     return Decision(tuple(append)) if append else None
 
@@ -120,12 +120,12 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     if call.bookkeeping:
         return None
     if use.reached:
-        return "cap", prompts_policy.TOOLS_DISABLED
+        return "cap", prompts.policy.TOOLS_DISABLED
     per_turn = rule.per_turn_max_tool_calls
     held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
     begun = [one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in s.batch.calls]
     if per_turn is not None and sum(begun) + held + admitted >= per_turn:
-        return "cap", prompts_policy.over_turn_limit(per_turn)
+        return "cap", prompts.policy.over_turn_limit(per_turn)
     limit = call_cap(s)
     if limit is not None and use.calls + held + admitted >= limit:
         return CapReached("tool_cap", limit, use.calls)
@@ -133,7 +133,7 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
 
 
 def why_excluded(s: State, tool: str) -> str:
-    return prompts_policy.withheld(tool) if tool in s.guards.withheld else prompts_policy.excluded(tool)
+    return prompts.policy.withheld(tool) if tool in s.guards.withheld else prompts.policy.excluded(tool)
 
 
 def reached(s: State) -> Cap | None:
@@ -238,12 +238,12 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
         if results := result_of_answer(s, index):
             append += results
         elif call.stage == "asked":
-            append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
+            append += blocked(s, index, "not_run", prompts.policy.NO_TIME_TO_BEGIN)
         elif (call.stage == "opened" and call.client is None) or call.asked_back:
-            append.append(closed(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN))
+            append.append(closed(s, index, "not_run", prompts.policy.NO_TIME_TO_BEGIN))
         else:
             in_doubt = call.client is None and call.effect not in _REPEATABLE
-            text = prompts_policy.out_of_time(call.name, in_doubt=in_doubt)
+            text = prompts.policy.out_of_time(call.name, in_doubt=in_doubt)
             append.append(closed(s, index, "in_doubt" if in_doubt else "timeout", text))
     return append
 

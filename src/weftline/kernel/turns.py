@@ -88,7 +88,7 @@ def _is_last(s: State) -> bool:
 def _final_forced(s: State, cap: FinalReason) -> New:
     refused = s.budget.refused if cap == "budget" else None
     head = FinalForced(cap) if refused is None else FinalForced(cap, refused.level, refused.unit)
-    return New(head, prompts.FINAL_TURN[cap])
+    return New(head, prompts.turns.FINAL_TURN[cap])
 
 
 def truncated(s: State) -> Decision:
@@ -103,14 +103,14 @@ def final_answer(s: State) -> Decision:
     if s.answer.has_text and s.limits.check_output and not s.answer.accepted:
         return Decision(start=(CheckOutput(s.turn - 1),))
     if s.answer.has_text:
-        return end(s, "succeeded", reason=final, closing=prompts.NO_MORE_TOOLS)
+        return end(s, "succeeded", reason=final, closing=prompts.calls.NO_MORE_TOOLS)
     return end(
         s,
         "failed",
         code=final,
         reason=final,
         text=f"The model gave no final answer after the run was brought to its end ({final}).",
-        closing=prompts.NO_MORE_TOOLS,
+        closing=prompts.calls.NO_MORE_TOOLS,
     )
 
 

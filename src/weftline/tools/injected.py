@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias, TypeVar, get_args, get_origin
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.tools.arguments import InvalidArguments
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class NotInjected(InvalidArguments):
     """A field that the run fills in could not be: there is no such label, or it does not fit."""
 
     def __init__(self, tool: str, field: str, reason: str = "") -> None:
-        super().__init__(prompts_calls.not_injected(tool, field, reason))
+        super().__init__(prompts.calls.not_injected(tool, field, reason))
         self.field = field
 
 

@@ -124,8 +124,8 @@ class Responders(Struct, frozen=True):
 
 async def ask_model(request: SampleRequest, *, further: FurtherCalls, tool: str, redactor: Redactor) -> str:
     """What the run's own model says. Raises `ToolFailed` if it cannot be asked."""
-    messages = prompts.sampled_messages([(one.role, one.text) for one in request.messages])
-    system = prompts.sampled_system(request.system or "", request.max_tokens)
+    messages = prompts.remote.sampled_messages([(one.role, one.text) for one in request.messages])
+    system = prompts.remote.sampled_system(request.system or "", request.max_tokens)
     args = {"task": redactor.text(messages[:MAX_SAMPLED_CHARS]), "system": redactor.text(system[:MAX_SAMPLED_CHARS])}
     answer = await ask_further(further, tool, args)
     if answer is None or answer.is_error:
