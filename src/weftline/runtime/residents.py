@@ -1,6 +1,6 @@
-"""The runs in memory, and what moves them: facts from outside, and drivers. What commits do is in `commits.py`.
+"""The runs in memory, and what advances them: facts from outside, and drivers. What commits do is in `commits.py`.
 
-Only active runs are here, and for a few seconds those that were just parked. `Residency` draws the phases of a run.
+Only active runs are here and, for a few seconds, those that were just parked. `Residency` draws the phases of a run.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from weftline.store.base import LogStore
 logger = logging.getLogger(__name__)
 
 LAST_TRY_S = 5.0
-"""How long a stop waits for a store that refuses to write what is left."""
+"""How long a stop waits for a refusing store to accept what is left."""
 CANCEL_GRACE_S = 2.0
 """How long a cancelled run's work has to stop before the run ends without it."""
 _MAX_LISTED = 10
-"""How many runs a line of the log names."""
+"""How many runs one log line names."""
 
 
 class NewDriver(Protocol):
-    """Makes the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
+    """Creates the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
 
     def __call__(self, log: Log, on_deadline: Callable[[LiveRun, int], None], /) -> Driver: ...
 
@@ -74,7 +74,7 @@ class Residents:
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
         self._kept = RetainedRuns(self._unload_idle)
         self._starting_over: dict[int, LiveRun] = {}
-        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
+        """Runs that start over, until their drivers have left and everything pending has been written."""
         self._behind = BehindRuns()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._knows = knows
@@ -142,7 +142,7 @@ class Residents:
         return run
 
     async def load_surely(self, key: int) -> LiveRun:
-        """Like `load`, for callers that will not be retried: waits until the store can be read."""
+        """Like `load`, for callers that will not retry: waits until the store can be read."""
         while True:
             try:
                 return await self.load(key)
@@ -156,7 +156,7 @@ class Residents:
     def _loading_done(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
         if not task.cancelled():
-            task.exception()  # the caller may have gone away since
+            task.exception()  # the caller may have disconnected since
 
     async def _read(self, key: int) -> LiveRun:
         if (earlier := self._starting_over.get(key)) is not None:
@@ -186,7 +186,7 @@ class Residents:
             self.driver.record(run, ends)
             self.cut_children(run)
             if ends:
-                self.consider(run)  # whoever has it loaded may only want to look at it
+                self.consider(run)  # the caller may only want to read it
         return run
 
     def _open_account(self, run: LiveRun) -> None:
@@ -200,7 +200,7 @@ class Residents:
         )
 
     def cut_children(self, run: LiveRun) -> None:
-        """Cancels the children of a run whose time is up; its own calls are closed already."""
+        """Cancels the children of a run whose time is up; its own calls are already closed."""
         if run.state.policy.reached == "time_budget" and run.state.open_children:
             self.spawn(self._lineage.cancel(run.state.open_children))
 
@@ -213,18 +213,18 @@ class Residents:
         if due and not unclaimed and not self.recovery.trials.hold_back(run):
             self.consider(run)
         elif any(ids.key_of(child) in self.runs for child in run.state.open_children):
-            pass  # its code hears of what they do; it is kept again when they leave
+            pass  # its code observes them; it is kept again when they leave
         else:
             self.unload(run)
             self.recovery.trials.unloaded(run.key)
 
     def _is_elsewhere(self, run: LiveRun) -> bool:
-        """Whether the run waits for a process that has its agent, as it needs it."""
+        """Whether the run waits for a process that has its agent, in the version that it needs."""
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
     def unload(self, run: LiveRun) -> None:
-        """It leaves memory, and can be loaded again."""
+        """Removes a run from memory; it can be loaded again."""
         if run.state.ended or run.residency is not BEHIND:
             self._behind.drop(run)
         run.move(GONE)
@@ -240,12 +240,12 @@ class Residents:
                 self._hub.forget(run.key)
 
     def _release_code(self, run: LiveRun) -> None:
-        """Tells the code of the run's agent that the run leaves memory."""
+        """Notifies the agent's code that the run leaves memory."""
         toolbox = run.work.toolbox
         if toolbox is not None and toolbox.code is not None:
             toolbox.code.leave()
 
-    # Moving
+    # Advancing runs
 
     def begin(self, run: LiveRun) -> None:
         """Schedules a new run, which always has something to do, unless earlier runs of its thread come first."""
@@ -253,7 +253,7 @@ class Residents:
             self._submit(run)
 
     def append(self, run: LiveRun, facts: Sequence[Draft]) -> None:
-        """Appends facts from outside and carries the run on."""
+        """Appends facts from outside and continues the run."""
         try:
             self.driver.record(run, facts)
         except Exception as error:
@@ -262,9 +262,9 @@ class Residents:
         self.consider(run)
 
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it.
+        """Called after an append to a run: ends it here, wakes its driver, or schedules it.
 
-        Whatever is wrong with the run does not concern whoever calls this, who has others to see to.
+        It never raises: the caller has other runs to handle, whatever is wrong with this one.
         """
         try:
             self._move_on(run)
@@ -289,11 +289,11 @@ class Residents:
                 self.timers.watch_queued(run)
             run.poke()
             return
-        self.driver.take_over(run)  # before the row is this process's
+        self.driver.take_over(run)  # before this process takes over the row
         decision = decide(run.state)
         if decision.append or decision.start:
             if run.driving.rested_at == run.state.version and not self.stopping:
-                # It would be driven again at once, to no avail, for ever.
+                # It would be driven again at once, without effect, forever.
                 error = RuntimeError("its driver stopped with work left to do")
                 logger.error("run %s: driver failed: %s", run.id, error)
                 self._start_over(run, error)
@@ -304,7 +304,7 @@ class Residents:
         self._park(run, decision.due_at)
 
     def _end_cancelled(self, run: LiveRun) -> None:
-        """The receiver of a cancel carries it out. What is under way is stopped first, within a grace."""
+        """Ends a cancelled run. Its running work is stopped first, within a grace period."""
         match run.driving.cut:
             case Cut.NO if run.task is not None and not self.stopping:
                 run.log.due_at = 0  # the next process ends it, if this one does not
@@ -316,7 +316,7 @@ class Residents:
                 self._end_now(run)
 
     async def _cut_and_end(self, run: LiveRun) -> None:
-        await self.log.durable(run)  # why and by whom comes before anything is stopped
+        await self.log.durable(run)  # the request is durable before anything is stopped
         if run.task is not None:
             run.task.cancel()
             await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)
@@ -340,9 +340,9 @@ class Residents:
             self.spawn(self._lineage.cancel(run.state.open_children, by=run.state.control.cancelled_by))
 
     def _start_over(self, run: LiveRun, error: BaseException) -> None:
-        """A driver failed, perhaps between two changes that belong together: the run continues from its log.
+        """Continues the run from its log after its driver failed, perhaps between two changes that belong together.
 
-        What it had appended is written first; nothing is lost but what only this memory knew.
+        What it had appended is written first; only what existed in memory alone is lost.
         """
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
@@ -355,7 +355,7 @@ class Residents:
         self.spawn(self.recovery.again(run.key, error))
 
     def _end_driver(self, run: LiveRun) -> None:
-        """The run starts over, but not before this memory of it is at rest: no call is made twice at the same time."""
+        """Stops the driver before the run starts over, so that no call is made twice at the same time."""
         self._starting_over[run.key] = run
         if run.task is not None:
             run.task.cancel()
@@ -383,7 +383,7 @@ class Residents:
         self._kept.keep(run)
 
     def _store_due(self, run: LiveRun) -> None:
-        """Has the row say when the run is due, unless it does or is about to."""
+        """Updates the row's due time, unless it is up to date or about to be."""
         log = run.log
         flight = log.outbox.flight
         on_its_way = flight.due_at if flight is not None else log.row.due_at
@@ -397,12 +397,12 @@ class Residents:
         run.task.add_done_callback(lambda task: self._driver_done(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        # It may have been queued for a long time, and its slot have become free because the server stops.
+        # It may have been queued for a long time, and have got its slot because the server stops.
         if not run.gone and not run.state.ended and not self.stopping:
             await self.driver.drive(run)
 
     def _driver_done(self, run: LiveRun, task: asyncio.Task[None]) -> None:
-        """A driver has left: because nothing is left to do, because it was stopped, or because it failed."""
+        """Called when a driver has left, because nothing is left to do, it was stopped, or it failed."""
         run.task = None
         self._scheduler.finished(run)
         error = None if task.cancelled() else task.exception()
@@ -423,19 +423,19 @@ class Residents:
             self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
             self._submit(run)
-        elif decision.due_at != run.log.due_at:  # something arrived after the driver's last look
+        elif decision.due_at != run.log.due_at:  # something arrived after the driver's last check
             run.log.due_at = decision.due_at
             self._store_due(run)
 
     async def shut_down(self, drain_s: float) -> None:
-        """Starts nothing new, and waits for what is under way, `drain_s` at most."""
+        """Starts nothing new, and waits for what is running, `drain_s` at most."""
         self.driver.stopping = True
         self.timers.stop()
         tasks = [run.task for run in self.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
     async def cut(self) -> bool:
-        """Ends what is still under way and makes everything appended durable. Returns whether the store took it."""
+        """Ends what is still running and makes everything appended durable. Returns whether the store accepted it."""
         left = {run.task: run for run in self.runs.values() if run.task is not None}
         for task in left:
             task.cancel()
@@ -459,7 +459,7 @@ class Residents:
         return not lost
 
     def abandon(self) -> None:
-        """Stops everything here and now, as a crash would: the engine could not be started."""
+        """Stops everything immediately, as a crash would, because the engine could not be started."""
         self.driver.stopping = True
         self.timers.stop()
         self._kept.stop()
@@ -469,14 +469,14 @@ class Residents:
     # What commits do with runs
 
     def move_up(self, run: LiveRun) -> None:
-        """No earlier run of its thread is left."""
+        """Called when no earlier run of its thread is left."""
         self._behind.drop(run)
         run.move(PARKED)
         run.log.row.due_at = 0
         self.consider(run)
 
     def discard(self, run: LiveRun) -> None:
-        """Its memory is ahead of a log that will not catch up."""
+        """Drops a run whose memory is ahead of a log that will not catch up."""
         self._behind.drop(run)  # until it is loaded again, if it was ever written
         self.unload(run)
         if run.task is not None:
@@ -492,7 +492,7 @@ class Residents:
         if now > run.state.now:
             self.take(run, Draft(TimerFired(now)))
         else:
-            # It knows the time: a process that died, or a clock that was set, kept it from acting.
+            # It knows the time already, but a crash or a changed clock kept it from acting.
             self.consider(run)
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
@@ -502,25 +502,25 @@ class Residents:
             self.spawn(self._cancel_after(run, children))
 
     async def _cancel_after(self, run: LiveRun, children: Sequence[str]) -> None:
-        """Cancels the children of a run that has ended before them, once that is durable."""
+        """Cancels the children of a run that ended before them, once its end is durable."""
         await self.log.durable(run)
         await self._lineage.cancel(children)
 
     def orphaned(self, run: LiveRun) -> None:
-        """Cancels a child whose parent has ended, which only a damaged one does before its children."""
+        """Cancels a child whose parent has ended; only a damaged run ends before its children."""
         self.take(run, Draft(CancelRequested("parent")))
 
     def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        """Appends a fact from another run, if the run still accepts it, and continues the run."""
         if accepts(run.state, fact.head):
-            with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
+            with suppress(Exception):  # the run starts over; the caller is not concerned
                 self.append(run, (fact,))
 
     def wake_at(self, due_at: int) -> None:
         self.timers.at(due_at)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work beside the runs, which ends with the process."""
+        """Starts background work that ends with the process."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
