@@ -94,6 +94,8 @@ class NotAvailable(Exception):
 
 def build_provider(settings: ProviderSettings, *, transport: Transport, environ: Mapping[str, str]) -> Provider:
     """Raises `NotAvailable` when a key or package is missing and `WeftlineError` (`bad_config`) for wrong settings."""
+    if not settings.origin:
+        _key(settings, environ)  # nobody wrote these settings: without a key there is nothing to load the family for
     family = _family(settings)
     accepted = inspect.signature(family).parameters
     options = dict(settings.options)
