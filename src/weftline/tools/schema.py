@@ -22,7 +22,7 @@ EMPTY_OBJECT_SCHEMA = Raw(b'{"type":"object","properties":{}}')
 
 _MAX_MESSAGE_CHARS = 300
 _PATTERN_BYTES = 512 * 1024
-"""For one compiled pattern; `\w{1,64}` takes a twentieth of it."""
+"""For one compiled pattern; `\\w{1,64}` takes a twentieth of it."""
 _BACKTRACK_LIMIT = 100_000
 
 

@@ -90,7 +90,7 @@ class Search:
         return [file.path for file in files if wanted is None or wanted.matches(inside(file, listing.path))]
 
     async def _texts(self, asked: str, paths: list[str]) -> AsyncIterator[tuple[str, bytes]]:
-        """Yields the text files, as valid UTF-8 with `\n` line breaks, so that matches do not depend on the matcher."""
+        """Yields the text files, as valid UTF-8 with plain line breaks, so that matches do not depend on the tool."""
         left = MAX_SEARCHED_BYTES
         for start in range(0, len(paths), _AT_ONCE):
             some = paths[start : start + _AT_ONCE]
