@@ -111,7 +111,9 @@ class Nursery:
             _start(door)
         return self
 
-    def fork(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str, terminal: int | None = None) -> Forked:
+    def fork(
+        self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str, terminal: int | None = None
+    ) -> Forked:
         """A process that does what `python` would do with these arguments, with three pipes or in a terminal."""
         request = json.dumps([list(arguments), dict(env), cwd, terminal is not None]).encode()
         if terminal is not None:
