@@ -14,6 +14,7 @@ from unittest.mock import patch
 from hypothesis import settings
 
 from forked import run_python
+from weftline.runtime import trials
 
 
 def play_apart(script: str, *arguments: str, point: str = "") -> subprocess.CompletedProcess[str]:
@@ -33,7 +34,11 @@ def play_on(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     warnings.setLevel(logging.WARNING)
     logging.getLogger().addHandler(warnings)
     try:
-        with redirect_stdout(out), patch.object(sys, "argv", [script, *arguments]):
+        with (
+            redirect_stdout(out),
+            patch.object(sys, "argv", [script, *arguments]),
+            patch.object(trials, "TRIAL_S", 0.1),  # a run that died twice waits twice as long
+        ):
             runpy.run_path(script, run_name="__main__")
     finally:
         logging.getLogger().removeHandler(warnings)
