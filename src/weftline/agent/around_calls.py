@@ -113,7 +113,7 @@ class AroundCalls:
         try:
             return await self._notify_after(call, output, raised)
         except HookFailed:
-            return replace(output, parts=(Text(prompts.result_withheld(self.display_name(call))),), is_error=True)
+            return replace(output, parts=(Text(prompts.calls.result_withheld(self.display_name(call))),), is_error=True)
 
     async def _notify_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         display_name = self.display_name(call)
@@ -135,7 +135,7 @@ class AroundCalls:
         if call.tool is not None:
             await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=display_name))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=display_name)
+        unknown = points.ToolUnknown(*_where(call), prompts.calls.unknown_tool(call.name), display_name=display_name)
         await self._shape(unknown)
         parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
         if not unknown.suppress_error and points.ToolError in self._hooks:

@@ -111,7 +111,7 @@ async def answer_by_code(
     for hooks, context in listeners:
         name, error = await hooks.ask(point, context, decided=lambda: point.decision is not None)
         if error is not None:
-            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         decision = point.decision
         if decision is None:
             continue
@@ -122,6 +122,6 @@ async def answer_by_code(
             final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
         except Exception as misfit:  # raised by the tool's own code, or for values that the hook set
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
-            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
     return None

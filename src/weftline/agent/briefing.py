@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec.json import decode
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.failure import Hint
 from weftline.tools.asking import checked_template, fields_of, rendered, require_arguments
 from weftline.tools.base import ToolFailed
@@ -88,14 +88,14 @@ class Briefing:
             return args.decode()
         text = self._called(self._prompt, args)
         if not isinstance(text, str) or not text.strip():
-            raise self._refusal(prompts_failure.EMPTY_BRIEFING, args)
+            raise self._refusal(prompts.failure.EMPTY_BRIEFING, args)
         return text
 
     def _rendered(self, template: str, args: bytes) -> str:
         given = decode(args, type=dict[str, Any])
         missing = [name for name in fields_of(template) if given.get(name) is None]
         if missing:
-            raise self._refusal(prompts_failure.left_out(missing), args, missing=tuple(missing))
+            raise self._refusal(prompts.failure.left_out(missing), args, missing=tuple(missing))
         try:
             return rendered(template, args)
         except (LookupError, ValueError) as error:

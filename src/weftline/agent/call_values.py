@@ -44,4 +44,6 @@ def parts_of(result: object, *, before: tuple[UserPart, ...], tool: str) -> tupl
 
 def in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
     """Replaces images with text, for a model without vision."""
-    return tuple([Text(prompts.unseen_image(one.media_type)) if isinstance(one, Image) else one for one in parts])
+    return tuple(
+        [Text(prompts.models.unseen_image(one.media_type)) if isinstance(one, Image) else one for one in parts]
+    )

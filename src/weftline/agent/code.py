@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_behavior
+from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.ancestors import Ancestors, Listener
 from weftline.agent.around_calls import AroundCalls
@@ -262,13 +262,13 @@ class AgentCode:
             return await tool.prepare(changed)
 
     def misfit(self, tool: Tool, error: InvalidArguments) -> str:
-        return prompts_behavior.invalid_arguments(error.message)
+        return prompts.behavior.invalid_arguments(error.message)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
         try:
             return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(self._around.display_name(call)))
+            return _blocked(call, prompts.calls.gate_failed(self._around.display_name(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
         display_name, asked = self._around.display_name(call), object_of(call.args)
@@ -285,7 +285,7 @@ class AgentCode:
         )
         error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
-            return _blocked(call, prompts.gate_failed(display_name))
+            return _blocked(call, prompts.calls.gate_failed(display_name))
         if gate.blocked is not None:
             return _blocked(call, gate.blocked)
         if gate.answered is not None:
@@ -296,14 +296,14 @@ class AgentCode:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
             except Exception as misfit:  # raised by the tool's own code, or for values that the gate set
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
-                return _blocked(call, prompts.gate_failed(display_name))
+                return _blocked(call, prompts.calls.gate_failed(display_name))
         # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args
         try:
             verdict = self._framed(call, object_of(final), context)
         except Exception:
             logger.exception("run %s: the gates for %s failed", self.info.id, call.name)
-            return _blocked(call, prompts.gate_failed(display_name))
+            return _blocked(call, prompts.calls.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
@@ -358,7 +358,7 @@ class AgentCode:
         try:
             await self._around.before(call, context)
         except HookFailed:
-            return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
+            return ToolOutput.of(prompts.calls.blocked(prompts.calls.gate_failed(display_name)), is_error=True)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
@@ -400,7 +400,7 @@ class AgentCode:
             if SpawnBefore in self._hooks:
                 await self._around.notify(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
-            raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
+            raise ToolFailed(prompts.calls.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
         trace = below(self._plan.trace, plan.trace, run_id=self.info.id, turn=call.turn, index=call.index)
         asked_by = ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}"))
@@ -418,7 +418,7 @@ class AgentCode:
             elif SpawnError in self._hooks:
                 await self._around.notify(SpawnError(*where, end.error, end.code or end.status, *counts))
         except HookFailed:
-            return ToolOutput.of(prompts.result_withheld(self._around.display_name(call)), is_error=True)
+            return ToolOutput.of(prompts.calls.result_withheld(self._around.display_name(call)), is_error=True)
         return await self._around.after(call, output, None)
 
     # Answers and endings
@@ -437,16 +437,16 @@ class AgentCode:
             try:
                 value = self._output.parse(text)
             except ValueError as error:
-                return prompts.answer_again(str(error))
+                return prompts.turns.answer_again(str(error))
             except Exception as error:
                 logger.exception("run %s: the answer could not be checked", self.info.id)
                 self._unchecked = error
-                return prompts.ANSWER_NOT_CHECKED
+                return prompts.turns.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)
             self._unchecked = await self._hooks.gate(ready, self.context)
             if self._unchecked is not None:
-                return prompts.ANSWER_NOT_CHECKED
+                return prompts.turns.ANSWER_NOT_CHECKED
             return ready.rejected or ""
         return ""
 
@@ -513,4 +513,4 @@ class AgentCode:
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:
-    return Gated("blocked", call.args, (Text(prompts.blocked(reason)),), is_error=True)
+    return Gated("blocked", call.args, (Text(prompts.calls.blocked(reason)),), is_error=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.aliases import Aliases
 from weftline.agent.behavior import ToolSearch
 from weftline.providers.base import ToolSpec
@@ -38,7 +38,7 @@ class Disclosure:
     @property
     def catalog(self) -> str:
         """Returns the list of withheld tools for the system prompt. It is the same for every run with these tools."""
-        return prompts.withheld_tools([one.wire for one in self.withheld.values()], search=self._search)
+        return prompts.behavior.withheld_tools([one.wire for one in self.withheld.values()], search=self._search)
 
     def offered(self, tools: Sequence[ToolSpec], memory: Mapping[str, Any]) -> Sequence[ToolSpec]:
         if not self.withheld:
@@ -49,7 +49,7 @@ class Disclosure:
         """Returns why a call is not allowed yet; empty if it is allowed."""
         if not self._is_locked(tool, memory):
             return ""
-        return prompts.withheld(self.withheld[tool].wire, search=self._search)
+        return prompts.behavior.withheld(self.withheld[tool].wire, search=self._search)
 
     def _is_locked(self, tool: str, memory: Mapping[str, Any]) -> bool:
         return tool in self.withheld and not memory.get(_KEY + tool)
@@ -82,15 +82,15 @@ class SearchTool(FunctionTool):
                 limit: How many to return at most.
             """
             if names is None and not query and not server:
-                raise ToolFailed(prompts.SEARCH_NEEDS_QUERY)
+                raise ToolFailed(prompts.behavior.SEARCH_NEEDS_QUERY)
             if limit is not None and limit < 1:
-                raise ToolFailed(prompts.SEARCH_LIMIT)
+                raise ToolFailed(prompts.behavior.SEARCH_LIMIT)
             matching = [one for one in found if _matches(one, names=names, query=query, server=server)]
             listed = matching[: limit or default_limit]
             for one in listed:
                 context.state[_KEY + one.name] = True
             rows = [(one.wire, one.description, one.schema.replace("<", "\\u003c")) for one in listed]
-            return prompts.found_tools(rows, left=len(matching) - len(listed))
+            return prompts.behavior.found_tools(rows, left=len(matching) - len(listed))
 
         super().__init__(search, name=name, description=description or None, effect="read", concurrent=True)
         self._default_limit = default_limit

@@ -14,14 +14,14 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Exceeded, Hasher, Mode, Ruling, ToolBudget
 from weftline.agent.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.canonical import canonical_value, digest
 from weftline.kernel.entries import Over
-from weftline.prompts import blocked
+from weftline.prompts.calls import blocked
 from weftline.runtime.code import PendingCall
 from weftline.tools.base import ToolOutput
 
@@ -89,12 +89,12 @@ class BudgetGate:
         ruling = _ruling(budget, Exceeded(call.name, budget.max, used + 1))
         name = self._display_names.get(call.name, call.name)
         if ruling.mode == "block":
-            return Verdict(blocked=ruling.message or prompts.over_budget(name, budget.max), over=over)
+            return Verdict(blocked=ruling.message or prompts.behavior.over_budget(name, budget.max), over=over)
         if call.name in self._notified or memory.get(_NOTIFIED + call.name):
             return Verdict(over=over)
         self._notified.add(call.name)
         memory[_NOTIFIED + call.name] = True
-        return Verdict(over=over, steer=ruling.message or prompts.steer_budget(name, budget.max))
+        return Verdict(over=over, steer=ruling.message or prompts.behavior.steer_budget(name, budget.max))
 
     def admit(self, call: PendingCall) -> None:
         """Counts a call that passes, although it has no result yet."""

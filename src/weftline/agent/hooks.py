@@ -252,9 +252,9 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
     _answered: bool = False
     _ask: Ask | None = None
 
-    def block(self, reason: str = prompts.BLOCKED_WITHOUT_REASON) -> None:
+    def block(self, reason: str = prompts.calls.BLOCKED_WITHOUT_REASON) -> None:
         """The tool is not called; the model reads the reason. This beats any answer."""
-        object.__setattr__(self, "_blocked", str(reason or prompts.BLOCKED_WITHOUT_REASON))
+        object.__setattr__(self, "_blocked", str(reason or prompts.calls.BLOCKED_WITHOUT_REASON))
 
     def answer(self, result: object) -> None:
         """The tool is not called; the model reads `result`, anything that a tool may return."""
@@ -482,7 +482,7 @@ class OutputReady(Point, Generic[OutputT], name="output_ready", kind="gate"):
 
     def reject(self, message: str) -> None:
         """Asks the model again; it reads `message`."""
-        object.__setattr__(self, "_rejected", str(message or prompts.ANSWER_REJECTED))
+        object.__setattr__(self, "_rejected", str(message or prompts.turns.ANSWER_REJECTED))
 
     @property
     def rejected(self) -> str | None:

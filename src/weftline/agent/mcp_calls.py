@@ -45,9 +45,9 @@ async def around(
     if McpToolGate in hooks or above.wants(McpToolGate):
         gate = McpToolGate(**where, args=args, raw_args=call.raw_args, counts=dict(call.counts))
         error = await hooks.gate(gate, context) or await above.gate(gate)
-        blocked = prompts.gate_failed(call.name) if error is not None else gate.blocked
+        blocked = prompts.calls.gate_failed(call.name) if error is not None else gate.blocked
         if blocked is not None:
-            return ToolOutput.of(prompts.blocked(blocked), is_error=True)
+            return ToolOutput.of(prompts.calls.blocked(blocked), is_error=True)
         if gate.answered is not None:
             output = output_of(gate.answered[0], tool_name=call.name)
     if output is None:
@@ -55,7 +55,7 @@ async def around(
             try:
                 await hooks.watch(McpToolBefore(**where, args=args), context)
             except HookFailed:
-                return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
+                return ToolOutput.of(prompts.calls.blocked(prompts.calls.gate_failed(display_name)), is_error=True)
         output = await invoke()
     try:
         if McpToolTransform in hooks:
@@ -66,7 +66,7 @@ async def around(
         if McpToolAfter in hooks:
             await hooks.watch(McpToolAfter(**where, **_result_fields(output)), context)
     except HookFailed:
-        return replace(output, parts=(Text(prompts.result_withheld(display_name)),), is_error=True)
+        return replace(output, parts=(Text(prompts.calls.result_withheld(display_name)),), is_error=True)
     return output
 
 

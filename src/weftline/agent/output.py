@@ -65,14 +65,14 @@ class OutputType(Generic[T]):
             value = from_json(without_fence(text))
             if self._wrapped:
                 if not isinstance(value, dict) or _WRAPPED not in value:
-                    raise ValueError(prompts.answer_misfit([f"/{_WRAPPED}: is missing"]))
+                    raise ValueError(prompts.turns.answer_misfit([f"/{_WRAPPED}: is missing"]))
                 value = cast("dict[str, Any]", value)[_WRAPPED]
             # Validated as JSON, in which dates, decimals and the like are strings and numbers.
             return self._adapter.validate_json(encode(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
             problems = [f"/{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
-            raise ValueError(prompts.answer_misfit(problems)) from error
+            raise ValueError(prompts.turns.answer_misfit(problems)) from error
 
     def partial(self, text: str) -> object:
         """Parses an answer that is still being written, without validation.

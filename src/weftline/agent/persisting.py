@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Behavior
 from weftline.messages import Text, joined_text
 from weftline.runtime.code import PendingCall
@@ -51,7 +51,7 @@ class LargeResults:
             _log.error("run %s: a large result of %s could not be written: %s", self._run_id, call.name, error)
             return output
         preview = text.encode(errors="replace")[:PREVIEW_BYTES].decode(errors="ignore")
-        stub = prompts.persisted(call.name, size=size, path=str(path), preview=preview)
+        stub = prompts.behavior.persisted(call.name, size=size, path=str(path), preview=preview)
         return replace(output, parts=(Text(stub),))
 
 

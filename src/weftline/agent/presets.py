@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Behavior
 from weftline.agent.preset import Preset
 from weftline.tools.builtin.files import files
@@ -31,7 +31,7 @@ def build(root: str | os.PathLike[str] = ".") -> Preset:
     """For changing files in a directory: a file is read before it is edited, and long runs stay within limits."""
     return Preset(
         name="build",
-        instructions=prompts.BUILD,
+        instructions=prompts.behavior.BUILD,
         tools=[files(root, require_read_before_edit=True), shell(root=root), todo()],
         behavior=_CODING,
     )
@@ -40,4 +40,4 @@ def build(root: str | os.PathLike[str] = ".") -> Preset:
 def plan(root: str | os.PathLike[str] = ".") -> Preset:
     """For reading and planning: nothing is changed, no command is run, and a person reviews the plan."""
     tools = [files(root, write=False), todo(), ask_user, present_plan]
-    return Preset(name="plan", instructions=prompts.PLAN, tools=tools, behavior=_CODING)
+    return Preset(name="plan", instructions=prompts.behavior.PLAN, tools=tools, behavior=_CODING)

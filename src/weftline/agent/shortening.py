@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.messages import Assistant, Message, System, Text, ToolResult, ToolResults, User
 from weftline.tools.results import output_bytes
 
@@ -31,7 +31,7 @@ def tail_compacted(
     first = _start_of_turns(messages, keep_turns)
 
     def stub(result: ToolResult) -> str | None:
-        return None if result.id in keep else prompts.compacted(result.name, output_bytes(result.parts))
+        return None if result.id in keep else prompts.behavior.compacted(result.name, output_bytes(result.parts))
 
     return [*_with_stubs(messages[:first], stub), *messages[first:]]
 
@@ -41,7 +41,9 @@ def without_stale_reads(messages: Sequence[Message]) -> Sequence[Message]:
     stale = _stale(messages)
     if not stale:
         return messages
-    return _with_stubs(messages, lambda result: prompts.stale_read(stale[result.id]) if result.id in stale else None)
+    return _with_stubs(
+        messages, lambda result: prompts.behavior.stale_read(stale[result.id]) if result.id in stale else None
+    )
 
 
 def keep_recent(messages: Sequence[Message], *, turns: int) -> list[Message]:

@@ -104,7 +104,9 @@ class Subagent:
         if self.agent is None:
             tokens = end.usage.input + end.usage.output
             elapsed_ms = end.elapsed_us // 1000
-            return ToolOutput.of(prompts.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens))
+            return ToolOutput.of(
+                prompts.subagents.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens)
+            )
         output = self.agent.output_type
         if end.final is not None:
             return self._final(end.final, output)
@@ -119,7 +121,7 @@ class Subagent:
         """Returns what a terminal tool returned, which must match the agent's output type if it has one."""
         fault = "" if output is None or final.failure is not None else output.fault(joined_text(final.parts))
         if fault:
-            text = prompts.child_misfit(self.name, fault)
+            text = prompts.subagents.child_misfit(self.name, fault)
             return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return final_output(self.name, final)
 

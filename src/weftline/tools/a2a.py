@@ -138,7 +138,7 @@ class A2ATool(RemoteTool):
         cancellations: Cancellations | None = None,
     ) -> None:
         super().__init__(
-            ToolSpec(name, description or prompts.delegate_over_a2a(name), A2A_PARAMETERS),
+            ToolSpec(name, description or prompts.remote.delegate_over_a2a(name), A2A_PARAMETERS),
             redactor=Redactor.of_request(url, headers),
         )
         # Messages of one conversation must not overtake each other.
@@ -193,9 +193,9 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            failure = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
+            failure = prompts.remote.agent_request_failed(self.name, error.message, in_doubt=error.sent)
             return ToolOutput.of(failure, is_error=True, in_doubt=error.sent)
-        return ToolOutput.of(prompts.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
+        return ToolOutput.of(prompts.remote.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
 
     async def _candidates(self) -> list[Form]:
         """Returns the forms to try, in order."""
@@ -259,13 +259,13 @@ class A2ATool(RemoteTool):
             result = await self._finished(form, unwrapped(result))
         except BodyTooLarge:
             # As far as anybody can tell, the peer has done the work.
-            return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True, in_doubt=True)
+            return ToolOutput.of(prompts.remote.answer_too_large(self.name), is_error=True, in_doubt=True)
         except _Refused as refused:
             tasks.forget()
-            return ToolOutput.of(prompts.agent_refused(self.name, str(refused)), is_error=True)
+            return ToolOutput.of(prompts.remote.agent_refused(self.name, str(refused)), is_error=True)
         except _TaskLost as lost:
             tasks.forget()
-            return ToolOutput.of(prompts.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
+            return ToolOutput.of(prompts.remote.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
         return self._read(result, tasks)
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
@@ -368,11 +368,11 @@ class A2ATool(RemoteTool):
         state = state_of(result)
         text = answer_text(result)
         if text is None:
-            text = prompts.agent_returned_nothing(self.name, state or "")
+            text = prompts.remote.agent_returned_nothing(self.name, state or "")
         task, context_id = result.get("id"), result.get("contextId")
         if state == WAITS and isinstance(task, str):
             tasks.remember(OpenTask(task, context_id if isinstance(context_id, str) else None))
-            return ToolOutput.of(prompts.agent_waits(self.name, text))
+            return ToolOutput.of(prompts.remote.agent_waits(self.name, text))
         tasks.forget()
         return ToolOutput.of(text, is_error=state in FAILED)
 

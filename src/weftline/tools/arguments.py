@@ -45,14 +45,14 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
             args = cast("dict[str, object]", value)
             return args, canonical_value(args)
     except NotCanonical as error:
-        message = prompts.arguments_not_json(str(error))
+        message = prompts.calls.arguments_not_json(str(error))
         raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
-    raise InvalidArguments(prompts.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.NOT_AN_OBJECT, "type"),))
+    raise InvalidArguments(prompts.calls.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.calls.NOT_AN_OBJECT, "type"),))
 
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:
     """Returns one sentence for the model that lists what is wrong."""
-    return prompts.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
+    return prompts.calls.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.messages import Text, joined_text
@@ -53,7 +53,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
         return output
     fault = bounds_fault(tool, output)
     if fault:
-        text = prompts_failure.broken_bounds(name, fault)
+        text = prompts.failure.broken_bounds(name, fault)
         failure = Failure(text, "malformed_result", "replan")
         return ToolOutput.of(text, is_error=True, in_doubt=output.in_doubt, failure=failure)
     assert bounds is not None

@@ -67,8 +67,8 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
     try:
         fits = await shared_workers().run(_FITS, value, schema)
     except GaveUp:
-        return (Issue("", prompts.TOO_MUCH_TO_CHECK, "work"),)
-    return () if fits else (Issue("", prompts.TOO_MUCH_TO_LIST, "work"),)
+        return (Issue("", prompts.calls.TOO_MUCH_TO_CHECK, "work"),)
+    return () if fits else (Issue("", prompts.calls.TOO_MUCH_TO_LIST, "work"),)
 
 
 async def can_be_checked(schema: bytes | Raw) -> bool:

@@ -94,7 +94,9 @@ class LocalTool(_ClientTool):
         self.effect: Effect = effect or "idempotent"
         self.tags = frozenset(tags)
         if long_running:
-            description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING
+            description = (
+                f"{description}\n\n{prompts.calls.LONG_RUNNING}" if description else prompts.calls.LONG_RUNNING
+            )
         spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)
         super().__init__(spec, client="local")
 
@@ -138,7 +140,7 @@ class McpLocalTool(_ClientTool):
 
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
     """Returns what the model reads instead of a call with invalid arguments, which the client never sees."""
-    text = prompts.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
+    text = prompts.calls.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
     return ToolOutput.of(text, is_error=True)
 
 
@@ -146,7 +148,7 @@ def card_description(card: Raw, *, fallback: str) -> str:
     """Returns what a model reads about a card's agent: its purpose, and a line for each of its first 12 skills."""
     fields = _fields(card)
     name, about = _line(fields.get("name")) or fallback, _line(fields.get("description"))
-    lines = [prompts.delegate(name, about)]
+    lines = [prompts.remote.delegate(name, about)]
     skills = fields.get("skills")
     if isinstance(skills, list):
         for skill in cast("list[object]", skills)[:MAX_SKILLS]:

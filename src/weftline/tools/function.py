@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 
 from msgspec import Raw
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.failure import Failure
 from weftline.kernel.entries import STRICTNESS, Effect
@@ -372,7 +372,7 @@ class FunctionTool(Generic[P, R, D]):
         """Returns the question, or an error if one of its options would not be a valid result."""
         for option in question.options:
             if fault := self.result_fault([option] if question.multiple else option):
-                text = prompts_calls.options_do_not_fit(self.name, option, fault)
+                text = prompts.calls.options_do_not_fit(self.name, option, fault)
                 _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, fault)
                 return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return question_of(question)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.failure import Constraint, Failure, FieldIssue, Hint
 from weftline.messages import ToolCall
 from weftline.tools.arguments import InvalidArguments, Issue, object_args
@@ -109,9 +109,9 @@ def _question(tool: Tool, issues: tuple[FieldIssue, ...]) -> str:
     """Returns what a person is asked for: at most three arguments, each with its description."""
     fields = list(dict.fromkeys([one.field for one in issues if one.field != PAYLOAD]))[:MAX_FIELDS_ASKED]
     if not fields:
-        return prompts_failure.ask_what_to_call(tool.spec.name)
+        return prompts.failure.ask_what_to_call(tool.spec.name)
     properties = _object(_schema(tool).get("properties"))
-    return prompts_failure.ask_for_values(tool.spec.name, [_about(name, properties) for name in fields])
+    return prompts.failure.ask_for_values(tool.spec.name, [_about(name, properties) for name in fields])
 
 
 def _about(field: str, properties: Mapping[str, Any]) -> str:

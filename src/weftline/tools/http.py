@@ -89,10 +89,10 @@ class HttpTool(RemoteTool):
                 output = await self._read(reply)
         except RequestFailed as error:
             in_doubt = error.sent and self.effect == "once"
-            message = prompts.request_failed(self.name, error.message, in_doubt=in_doubt)
+            message = prompts.remote.request_failed(self.name, error.message, in_doubt=in_doubt)
             return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
         except ToolFailed as error:
-            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         return output
 
     def _request(self, args: dict[str, object], context: ToolContext) -> tuple[str, dict[str, str], bytes | None]:
@@ -128,10 +128,10 @@ class HttpTool(RemoteTool):
         if kind.startswith("image/") and whole and not failed:
             return ToolOutput((Image(kind, data=base64.b64encode(data).decode()),))
         if data and not _is_text(kind):
-            return ToolOutput.of(prompts.answer_not_text(reply.status, kind, len(data)), is_error=failed)
+            return ToolOutput.of(prompts.remote.answer_not_text(reply.status, kind, len(data)), is_error=failed)
         text = decoded(data, reply.charset)
         if not whole:
-            text = prompts.cut_after_bytes(text, MAX_ANSWER_BYTES)
+            text = prompts.remote.cut_after_bytes(text, MAX_ANSWER_BYTES)
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
         return ToolOutput.of(text or f"HTTP {reply.status}", is_error=failed)
@@ -139,7 +139,7 @@ class HttpTool(RemoteTool):
 
 def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
     if len(msgspec.json.encode(args)) > MAX_ADDRESS_CHARS:
-        raise ToolFailed(prompts.request_too_large("address", MAX_ADDRESS_CHARS))
+        raise ToolFailed(prompts.remote.request_too_large("address", MAX_ADDRESS_CHARS))
     pairs: list[tuple[str, str]] = []
     for name, value in args.items():
         if value is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias, TypeVar, get_args, get_origin
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.tools.arguments import InvalidArguments
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class NotInjected(InvalidArguments):
     """A field that the run should fill in has no label, or one that does not fit its type."""
 
     def __init__(self, tool: str, field: str, reason: str = "") -> None:
-        super().__init__(prompts_calls.not_injected(tool, field, reason))
+        super().__init__(prompts.calls.not_injected(tool, field, reason))
         self.field = field
 
 

@@ -63,7 +63,7 @@ class RemoteTool(ABC):
             # Without its traceback, which would contain what the peer and we sent.
             extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=extra)
-            output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            output = ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         return await redacted_apart(output, self._redactor)
 
     @abstractmethod
@@ -130,7 +130,7 @@ def _cut(text: str, redacted_text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return redacted_text
     end = min(MAX_TEXT_CHARS, len(redacted_text) - redactor.longest)
-    return prompts.cut_after_chars(redacted_text[:end], MAX_TEXT_CHARS, len(text))
+    return prompts.remote.cut_after_chars(redacted_text[:end], MAX_TEXT_CHARS, len(text))
 
 
 def _file_data(data: str, redactor: Redactor) -> str:

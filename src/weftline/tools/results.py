@@ -47,7 +47,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
             # Most results are plain JSON already; only the others need the conversion.
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        text = prompts.result_not_json(tool_name, str(error))
+        text = prompts.calls.result_not_json(tool_name, str(error))
         return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
     return ToolOutput.of(data.decode())
 
@@ -67,7 +67,7 @@ def error_of(error: BaseException) -> ToolOutput:
     message = _message_of(error)
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    text = whole(message or prompts.FAILED_WITHOUT_WORDS)
+    text = whole(message or prompts.remote.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
 
@@ -80,7 +80,7 @@ def question_of(error: ToolQuestion) -> ToolOutput:
 
 def raised_by(tool: str, error: BaseException) -> ToolOutput:
     """Returns the error result of a call whose tool raised an unexpected exception."""
-    text = prompts.tool_failed(tool, reason_of(error))
+    text = prompts.calls.tool_failed(tool, reason_of(error))
     return ToolOutput.of(text, is_error=True, failure=failure_of(error, text))
 
 
@@ -112,7 +112,7 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     one = _led_to(error)
     while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
         seen.add(id(one))
-        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.FAILED_WITHOUT_WORDS)
+        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.remote.FAILED_WITHOUT_WORDS)
         if cause != own:
             found.setdefault(cause)
         one = _led_to(one)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.outcome import ServerData, Telemetry
@@ -81,7 +81,7 @@ class Shaping(Struct, frozen=True):
             shaped = output if made is None else _to_output(tool, made, output)
         except Exception as error:
             logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
-            text = prompts_calls.not_materialized(call.tool, reason_of(error))
+            text = prompts.calls.not_materialized(call.tool, reason_of(error))
             return ToolOutput.of(text, is_error=True, failure=replace(failure_of(error, text), kind="malformed_result"))
         left = tuple(call.server_data)
         return replace(shaped, server_data=(*shaped.server_data, *left)) if left else shaped
@@ -114,5 +114,5 @@ def shaping_of(tool: Tool | None) -> Shaping | None:
 
 def refused_by(tool: str, error: Exception) -> tuple[str, Failure]:
     """Returns what the model reads if the arguments of a call could not be adapted."""
-    text = prompts_calls.not_adapted(tool, reason_of(error))
+    text = prompts.calls.not_adapted(tool, reason_of(error))
     return text, error_of(error).failure or Failure(text, "invalid_call")

@@ -318,7 +318,9 @@ def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> boo
 
 def _unstable(name: str) -> InvalidArguments:
     _log.error("the validators of the tool %s change or refuse their own output: the call is not made", name)
-    return InvalidArguments(prompts.unstable_arguments(name), (Issue("", prompts.OUTPUT_CHANGED, "validators"),))
+    return InvalidArguments(
+        prompts.calls.unstable_arguments(name), (Issue("", prompts.calls.OUTPUT_CHANGED, "validators"),)
+    )
 
 
 def _is_context(hint: Any, context_type: type) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
@@ -67,14 +67,14 @@ class StoredCodeTool(RemoteTool):
                 owner=context.workspace,
             )
         except SandboxUnavailable as error:
-            return ToolOutput.of(prompts_code.sandbox_missing(error.message), is_error=True)
+            return ToolOutput.of(prompts.code.sandbox_missing(error.message), is_error=True)
         loop = asyncio.get_running_loop()
-        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts_code.no_turn(MAX_WAIT_S))
+        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts.code.no_turn(MAX_WAIT_S))
 
         def began() -> None:
             nonlocal late
             late.cancel()
-            late = loop.call_later(code.timeout_s, execution.terminate, prompts_code.tool_out_of_time(code.timeout_s))
+            late = loop.call_later(code.timeout_s, execution.terminate, prompts.code.tool_out_of_time(code.timeout_s))
 
         execution.when_started(began)
         try:

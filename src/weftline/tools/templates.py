@@ -39,7 +39,7 @@ class _Room:
     def take(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise ToolFailed(prompts.request_too_large(self._part, self._limit))
+            raise ToolFailed(prompts.remote.request_too_large(self._part, self._limit))
 
 
 class Values:
@@ -57,13 +57,13 @@ class Values:
         path = self._filled(head, room, lambda value: quote(value, safe=""))
         for segment in path.split("/")[3:]:
             if segment in (".", ".."):
-                raise ToolFailed(prompts.PATH_NOT_ALLOWED)
+                raise ToolFailed(prompts.remote.PATH_NOT_ALLOWED)
         return path + mark + self._filled(query, room, lambda value: quote(value, safe=""))
 
     def header(self, template: str) -> str:
         value = self._filled(template, _Room("header", MAX_HEADER_CHARS))
         if _CONTROL.search(value):
-            raise ToolFailed(prompts.HEADER_NOT_ALLOWED)
+            raise ToolFailed(prompts.remote.HEADER_NOT_ALLOWED)
         return value
 
     def text(self, template: str) -> str:
@@ -103,7 +103,7 @@ class Values:
         if name.startswith(_SECRET):
             secret = self._secrets.get(name.removeprefix(_SECRET))
             if secret is None:
-                raise ToolFailed(prompts.missing_secret(name.removeprefix(_SECRET)))
+                raise ToolFailed(prompts.remote.missing_secret(name.removeprefix(_SECRET)))
             return secret
         value = cast(object, self._args)
         for step in name.split("."):

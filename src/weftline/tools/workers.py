@@ -89,7 +89,7 @@ class ToolWorkers:
         job = _Job(call)
         with self._lock:
             if self._abandoned >= self._max_abandoned:
-                raise ToolFailed(prompts.too_many_stuck(self._abandoned))
+                raise ToolFailed(prompts.remote.too_many_stuck(self._abandoned))
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._lock.notify()

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline.errors import Conflict
 from weftline.messages import Message, ToolResults
-from weftline.prompts_skills import CONTENT_START
+from weftline.prompts.skills import CONTENT_START
 
 KEY = "skills"
 USE = "skills_use"

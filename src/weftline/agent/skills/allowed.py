@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.command_lines import matches, simple_command
 from weftline.agent.skills.format import Skill
@@ -85,7 +85,7 @@ def refusal(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Ma
     entries = [entry for skill in declaring for entry in skill.allowed_tools or ()]
     if _allows(entries, call, names, shells):
         return ""
-    return prompts.tool_not_allowed(call.tool, [skill.name for skill in declaring], list(dict.fromkeys(entries)))
+    return prompts.skills.tool_not_allowed(call.tool, [skill.name for skill in declaring], list(dict.fromkeys(entries)))
 
 
 def preapproved(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.format import MAX_DESCRIPTION_CHARS, Skill
 
 
@@ -15,7 +15,7 @@ class Catalog:
         self._skills = {skill.name: skill for skill in sorted(skills, key=lambda skill: skill.name)}
         self.names = tuple(self._skills)
         """The valid values of the name argument of skills_use."""
-        self.text = prompts.catalog([(skill.name, one_line(skill.description)) for skill in self])
+        self.text = prompts.skills.catalog([(skill.name, one_line(skill.description)) for skill in self])
         """The catalog for the system prompt; empty if there are no skills."""
 
     def __iter__(self) -> Iterator[Skill]:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 
 MAX_LINKS = 40
 MAX_STEPS = 256
@@ -55,7 +55,7 @@ def open_inside(root: Path | str, path: str) -> Generator[Opened]:
         fd, real = _walk(root, path, stack)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(prompts.NOT_A_FILE)
+            raise Refused(prompts.skills.NOT_A_FILE)
         yield Opened(fd, "/".join(real), found.st_mode, found.st_size)
 
 
@@ -72,9 +72,9 @@ def read_inside(root: Path | str, path: str, *, max_bytes: int) -> Read:
 
 def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]]:
     if "\0" in path:
-        raise Refused(prompts.NOT_A_NAME)
+        raise Refused(prompts.skills.NOT_A_NAME)
     if os.path.isabs(path):
-        raise Refused(prompts.NOT_RELATIVE)
+        raise Refused(prompts.skills.NOT_RELATIVE)
     directories = [_opened(os.fspath(root), _DIRECTORY, None, stack)]
     real: list[str] = []
     waiting = path.split("/")[::-1]
@@ -83,12 +83,12 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         name = waiting.pop()
         steps += 1
         if steps > MAX_STEPS:
-            raise Refused(prompts.PATH_TOO_LONG)
+            raise Refused(prompts.skills.PATH_TOO_LONG)
         if name in ("", "."):
             continue
         if name == "..":
             if not real:
-                raise Refused(prompts.OUTSIDE)
+                raise Refused(prompts.skills.OUTSIDE)
             real.pop()
             directories.pop()
             continue
@@ -96,9 +96,9 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         if link is not None:
             links += 1
             if links > MAX_LINKS:
-                raise Refused(prompts.LINKS_IN_A_CIRCLE)
+                raise Refused(prompts.skills.LINKS_IN_A_CIRCLE)
             if os.path.isabs(link):
-                raise Refused(prompts.LINK_OUT)
+                raise Refused(prompts.skills.LINK_OUT)
             waiting += link.split("/")[::-1]
             continue
         is_last = not any(step not in ("", ".") for step in waiting)

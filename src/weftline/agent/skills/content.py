@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.confined import Refused, open_inside
 from weftline.agent.skills.discovery import SKIPPED
 from weftline.agent.skills.format import FILE_NAMES, Skill
@@ -42,7 +42,7 @@ async def content_of(skill: Skill, runs: Runs) -> str:
     """
     body = await _interpolated(skill.body, runs) if skill.trusted else skill.body
     listed = await asyncio.to_thread(_resources, skill.directory) if skill.directory else _Resources((), 0, False)
-    return prompts.skill_content(
+    return prompts.skills.skill_content(
         skill.name,
         # Whatever a file or a command prints cannot close the element.
         _TAG.sub("&lt;", whole(body)),
@@ -50,7 +50,7 @@ async def content_of(skill: Skill, runs: Runs) -> str:
         compatibility=skill.compatibility,
         allowed_tools=" ".join(skill.allowed_tools or ()),
         resources=listed.paths,
-        left=prompts.resources_left(listed.left, at_least=listed.cut) if listed.left else "",
+        left=prompts.skills.resources_left(listed.left, at_least=listed.cut) if listed.left else "",
     )
 
 
@@ -62,7 +62,7 @@ def tail(output: bytes, dropped: int, *, max_bytes: int) -> str:
         start = next((index for index, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0)
         kept, dropped = kept[start:], dropped + start
     text = whole(kept.decode("utf-8", "replace"))
-    return prompts.command_output_cut(text, dropped) if dropped else text
+    return prompts.skills.command_output_cut(text, dropped) if dropped else text
 
 
 async def _interpolated(body: str, runs: Runs) -> str:
@@ -79,7 +79,7 @@ async def _interpolated(body: str, runs: Runs) -> str:
         count += 1
         left_s = deadline - time.monotonic()
         if count > MAX_COMMANDS or left_s <= 0:
-            pieces.append(prompts.command_skipped(command))
+            pieces.append(prompts.skills.command_skipped(command))
         else:
             pieces.append(await _output(command, runs, min(COMMAND_TIMEOUT_S, left_s)))
     return "".join([*pieces, body[end:]])
@@ -89,12 +89,12 @@ async def _output(command: str, runs: Runs, timeout_s: float) -> str:
     try:
         ran = await runs.exec(command, cwd=None, timeout_s=timeout_s)
     except (OSError, ValueError) as error:
-        return prompts.command_not_started(command, str(error))
+        return prompts.skills.command_not_started(command, str(error))
     if ran.timed_out:
-        return prompts.command_timed_out(command, timeout_s)
+        return prompts.skills.command_timed_out(command, timeout_s)
     if ran.exit_code != 0:
         output = ran.stderr or ran.stdout
-        return prompts.command_failed(command, ran.exit_code, tail(output, 0, max_bytes=1024).strip())
+        return prompts.skills.command_failed(command, ran.exit_code, tail(output, 0, max_bytes=1024).strip())
     return tail(ran.stdout, ran.dropped_stdout, max_bytes=MAX_COMMAND_BYTES).rstrip("\n")
 
 

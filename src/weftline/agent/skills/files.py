@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import PurePosixPath
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.confined import Opened, Refused, open_inside, read_inside
 from weftline.surrogates import whole
 from weftline.tools.base import ToolFailed
@@ -38,17 +38,17 @@ def read_lines(directory: str, path: str, *, offset: int, limit: int) -> str:
     try:
         data = read_inside(directory, path, max_bytes=MAX_FILE_BYTES)
     except Refused as error:
-        raise ToolFailed(prompts.file_refused(path, str(error))) from None
+        raise ToolFailed(prompts.skills.file_refused(path, str(error))) from None
     except FileNotFoundError:
-        raise ToolFailed(prompts.file_missing(path)) from None
+        raise ToolFailed(prompts.skills.file_missing(path)) from None
     except OSError as error:
-        raise ToolFailed(prompts.file_refused(path, error.strerror or prompts.NOT_OPENED)) from None
+        raise ToolFailed(prompts.skills.file_refused(path, error.strerror or prompts.skills.NOT_OPENED)) from None
     content = data.content
     if not content:
-        return prompts.file_empty(path)
+        return prompts.skills.file_empty(path)
     text = content.decode("utf-8", "replace")
     if b"\0" in content or text.count("\ufffd") * 10 > len(text):
-        return prompts.file_binary(path, len(content) + data.left)
+        return prompts.skills.file_binary(path, len(content) + data.left)
     return _lines(path, text, offset=offset, limit=limit)
 
 
@@ -58,7 +58,7 @@ def _lines(path: str, text: str, *, offset: int, limit: int) -> str:
         lines.pop()
     first = max(offset, 1) - 1
     if first >= len(lines):
-        return prompts.file_ends_before(path, offset, len(lines))
+        return prompts.skills.file_ends_before(path, offset, len(lines))
     wanted = lines[first : first + limit] if limit > 0 else lines[first:]
     taken: list[str] = []
     size = 0
@@ -70,9 +70,9 @@ def _lines(path: str, text: str, *, offset: int, limit: int) -> str:
     next_offset = first + len(taken) + 1
     if not taken:
         start = wanted[0].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
-        return prompts.file_line_cut(whole(start), next_offset=next_offset + 1)
+        return prompts.skills.file_line_cut(whole(start), next_offset=next_offset + 1)
     part = whole("\n".join(taken))
-    return part if next_offset > len(lines) else prompts.file_goes_on(part, next_offset=next_offset)
+    return part if next_offset > len(lines) else prompts.skills.file_goes_on(part, next_offset=next_offset)
 
 
 def script_command(directory: str, script: str) -> list[str]:
@@ -89,13 +89,13 @@ def script_command(directory: str, script: str) -> list[str]:
             command = _interpreter(opened)
             real = opened.path
     except Refused as error:
-        raise ToolFailed(prompts.file_refused(script, str(error))) from None
+        raise ToolFailed(prompts.skills.file_refused(script, str(error))) from None
     except FileNotFoundError:
-        raise ToolFailed(prompts.file_missing(script)) from None
+        raise ToolFailed(prompts.skills.file_missing(script)) from None
     except OSError as error:
-        raise ToolFailed(prompts.file_refused(script, error.strerror or prompts.NOT_OPENED)) from None
+        raise ToolFailed(prompts.skills.file_refused(script, error.strerror or prompts.skills.NOT_OPENED)) from None
     if command is None:
-        raise ToolFailed(prompts.script_not_runnable(script))
+        raise ToolFailed(prompts.skills.script_not_runnable(script))
     # Never bare: a name without a slash would be looked up in PATH, and one like `-c` taken for an option.
     return [*command, os.path.join(directory, real)]
 

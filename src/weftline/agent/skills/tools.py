@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, cast
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.activation import SkillActivations
 from weftline.agent.skills.catalog import Catalog
 from weftline.agent.skills.content import ALL_COMMANDS_TIMEOUT_S, tail
@@ -98,14 +98,14 @@ def _one_of(names: Sequence[str]) -> Any:
 def _active(skills: Offer, name: str, context: ToolContext) -> Skill:
     skill = skills.catalog.get(name)
     if skill is None or name not in SkillActivations(context.state).names:
-        raise ToolFailed(prompts.not_active(name))
+        raise ToolFailed(prompts.skills.not_active(name))
     return skill
 
 
 def _directory(skills: Offer, name: str, context: ToolContext) -> str:
     skill = _active(skills, name, context)
     if not skill.directory:
-        raise ToolFailed(prompts.no_files(name))
+        raise ToolFailed(prompts.skills.no_files(name))
     return skill.directory
 
 
@@ -114,7 +114,7 @@ async def _run_script(
 ) -> ToolOutput:
     directory = _directory(skills, name, context)
     if not _active(skills, name, context).trusted:
-        raise ToolFailed(prompts.script_untrusted(name))
+        raise ToolFailed(prompts.skills.script_untrusted(name))
     command = [*await asyncio.to_thread(script_command, directory, script), *args]
     timeout_s = min(max(timeout_s, 0.001), MAX_SCRIPT_TIMEOUT_S)
     began = time.monotonic()
@@ -122,13 +122,15 @@ async def _run_script(
         ran = await skills.runs.exec(command, cwd=directory, timeout_s=timeout_s)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ToolFailed(prompts.script_not_started(script, reason)) from None
+        raise ToolFailed(prompts.skills.script_not_started(script, reason)) from None
     elapsed_ms = round((time.monotonic() - began) * 1000)
     # They share one budget: errors are mostly short, and the purpose of the script is its stdout.
     stderr = tail(ran.stderr, ran.dropped_stderr, max_bytes=MAX_OUTPUT_BYTES // 2)
     stdout = tail(ran.stdout, ran.dropped_stdout, max_bytes=MAX_OUTPUT_BYTES - min(len(ran.stderr), len(stderr)))
-    done = prompts.script_done(stdout.rstrip("\n"), stderr.rstrip("\n"), exit_code=ran.exit_code, elapsed_ms=elapsed_ms)
+    done = prompts.skills.script_done(
+        stdout.rstrip("\n"), stderr.rstrip("\n"), exit_code=ran.exit_code, elapsed_ms=elapsed_ms
+    )
     if ran.timed_out:
-        return ToolOutput.of(prompts.script_timed_out(done, timeout_s), is_error=True)
+        return ToolOutput.of(prompts.skills.script_timed_out(done, timeout_s), is_error=True)
     # The model judges a non-zero exit code: `grep` that finds nothing fails too.
     return ToolOutput.of(done)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills import allowed
 from weftline.agent.skills.activation import Reason, SkillActivations, TooManyActive, Via, to_resume
 from weftline.agent.skills.catalog import Catalog
@@ -223,14 +223,14 @@ class Skills:
         """Implements the tool skills_use."""
         skill = self.catalog.get(name)
         if skill is None:
-            raise ToolFailed(prompts.unknown_skill(name, did_you_mean(name, self.catalog.names)))
+            raise ToolFailed(prompts.skills.unknown_skill(name, did_you_mean(name, self.catalog.names)))
         activations = SkillActivations(context.state, max_active=self.max_active)
         if name in activations.names:
-            return prompts.already_active(name)
+            return prompts.skills.already_active(name)
         try:
             activations.check_room(name)
         except TooManyActive:
-            raise ToolFailed(prompts.too_many_active(name, activations.names, self.max_active or 0)) from None
+            raise ToolFailed(prompts.skills.too_many_active(name, activations.names, self.max_active or 0)) from None
         content = await content_of(skill, self.runs)
         activations.activate(name, via="model")
         await _notify(self.on_activate, SkillActivated(skill, "model", context.run_id))

@@ -73,7 +73,7 @@ def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER
     match message:
         case System(content):
             # The API accepts system text only before the conversation; later it is sent as user text.
-            return [text_block(prompts.late_system_message(content))] if content.strip() else []
+            return [text_block(prompts.models.late_system_message(content))] if content.strip() else []
         case User(parts):
             return _user_blocks(_fetched(parts) if provider == "bedrock" else parts)
         case Assistant(parts):
@@ -93,7 +93,7 @@ def missing_results(messages: Sequence[Message], index: int) -> list[Block]:
             if not isinstance(message, Assistant):
                 return []
             return [
-                _result_block(ToolResult(call.id, call.name, (Text(prompts.NO_RESULT),), is_error=True))
+                _result_block(ToolResult(call.id, call.name, (Text(prompts.models.NO_RESULT),), is_error=True))
                 for call in message.calls
                 if call.id not in answered
             ]
@@ -121,7 +121,7 @@ def _fetched(parts: Sequence[UserPart]) -> list[UserPart]:
     return [
         part
         if isinstance(part, Text) or part.url is None or part.data is not None
-        else Text(prompts.unfetched_attachment(part.url, part.media_type))
+        else Text(prompts.models.unfetched_attachment(part.url, part.media_type))
         for part in parts
     ]
 
@@ -139,7 +139,7 @@ def _document(part: File) -> Block:
     elif part.data is not None and (text := _text_of(part)) is not None:
         source = Raw(encode({"type": "text", "media_type": "text/plain", "data": text}))
     else:
-        return text_block(prompts.unreadable_file(part.name, part.media_type, part.url))
+        return text_block(prompts.models.unreadable_file(part.name, part.media_type, part.url))
     return Block(encode({"type": "document", "source": source, **title}))
 
 
@@ -166,7 +166,7 @@ def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Bloc
         case Opaque(provider, data):
             return [Block(bytes(data), markable=False)] if provider == own else []
         case Image():
-            return [text_block(prompts.IMAGE_PLACEHOLDER)]
+            return [text_block(prompts.models.IMAGE_PLACEHOLDER)]
 
 
 def _thinking_block(part: Thinking) -> list[Block]:

@@ -198,7 +198,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: st
     out: list[bytes] = []
     turns = [("user", missing), (role, blocks)]
     if previous is None and role == "assistant":
-        turns.insert(0, ("user", [text_block(prompts.CONTINUE)]))
+        turns.insert(0, ("user", [text_block(prompts.models.CONTINUE)]))
     for turn, content in turns:
         if not content:
             continue
@@ -237,7 +237,7 @@ def _system(request: ModelRequest, report: Report | None, thinking: Thinking) ->
 def _declared(tool: ToolSpec, names: NameMap) -> Block:
     description = tool.description
     if tool.output_schema is not UNSET:
-        result = prompts.result_schema(bytes(tool.output_schema).decode())
+        result = prompts.models.result_schema(bytes(tool.output_schema).decode())
         description = f"{description}\n\n{result}" if description else result
     return Block(
         b'{"name":%b,"description":%b,"input_schema":%b}'

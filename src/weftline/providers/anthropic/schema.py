@@ -41,9 +41,9 @@ def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
     schema, wrapped = _report_schema(bytes(output.schema))
     return Report(
         name=name,
-        tool=Block(encode({"name": name, "description": prompts.ANSWER_TOOL, "input_schema": Raw(schema)})),
+        tool=Block(encode({"name": name, "description": prompts.models.ANSWER_TOOL, "input_schema": Raw(schema)})),
         wrapped=wrapped,
-        instruction=prompts.answer_by_tool(name),
+        instruction=prompts.models.answer_by_tool(name),
     )
 
 

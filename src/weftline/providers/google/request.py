@@ -111,7 +111,7 @@ class RequestBuilder:
             fields.append(b'"systemInstruction":{"parts":[{"text":%b}]}' % _encode(system))
         declared = block.functions
         if schema is not None and answer is not None:
-            declaration = _declaration(answer, prompts.ANSWER_FUNCTION, schema.schema)
+            declaration = _declaration(answer, prompts.models.ANSWER_FUNCTION, schema.schema)
             declared = declared + b"," + declaration if declared else declaration
         tools = [b'{"functionDeclarations":[%b]}' % declared] if declared else []
         if not request.tools_disabled:
@@ -190,7 +190,7 @@ def _system_text(request: ModelRequest, answer: str | None) -> str:
             break
         texts.append(message.content)
     if answer is not None:
-        texts.append(prompts.answer_by_function(answer))
+        texts.append(prompts.models.answer_by_function(answer))
     return "\n\n".join(text for text in texts if text)
 
 

@@ -105,7 +105,7 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
-            return {"type": "text", "text": prompts.unseen_image(image.media_type)}
+            return {"type": "text", "text": prompts.models.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     def _file(self, file: File) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ChatEncoder(Struct, frozen=True):
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
-        return {"type": "text", "text": prompts.unreadable_file(file.name, file.media_type, file.url)}
+        return {"type": "text", "text": prompts.models.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
@@ -175,7 +175,7 @@ class ChatEncoder(Struct, frozen=True):
             part for part in result.parts if not (isinstance(part, Image) and self.images) and not self._is_file(part)
         ]
         if not texts:
-            texts = [Text(prompts.RESULT_FOLLOWS if result.parts else "")]
+            texts = [Text(prompts.models.RESULT_FOLLOWS if result.parts else "")]
         return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
 
     def _is_file(self, part: UserPart) -> bool:
@@ -189,7 +189,7 @@ class ChatEncoder(Struct, frozen=True):
         ]
         if not images:
             return []
-        return [{"type": "text", "text": prompts.returned_by(self.names.out(result.name), result.id)}, *images]
+        return [{"type": "text", "text": prompts.models.returned_by(self.names.out(result.name), result.id)}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:

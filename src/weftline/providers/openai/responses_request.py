@@ -114,7 +114,7 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
-                    return {"type": "input_text", "text": prompts.unseen_image(media_type)}
+                    return {"type": "input_text", "text": prompts.models.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
                 if data is None:
@@ -122,7 +122,7 @@ class ResponsesEncoder(Struct, frozen=True):
                 if is_textual(media_type):
                     return {"type": "input_text", "text": text_file(name, data)}
                 if not is_readable(media_type):
-                    return {"type": "input_text", "text": prompts.unreadable_file(name, media_type, None)}
+                    return {"type": "input_text", "text": prompts.models.unreadable_file(name, media_type, None)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 
     def _result(self, result: ToolResult) -> bytes:

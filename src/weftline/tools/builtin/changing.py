@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, Unknown, WillNotHappen
 from weftline.tools.builtin.edit_outcomes import EditOutcome, Verdict, outcomes_text
 from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, befores
@@ -28,11 +28,11 @@ class Changing:
             before = await self.content(path)
             if before is not None and before.complete and before.data == data:
                 FileMemory(context.state).wrote(before.path, data)
-                return prompts.no_change_needed(display_path(path))
+                return prompts.files.no_change_needed(display_path(path))
             real = await self._place.context.write_file(await self._place.handle(), parse_path(path), data)
         FileMemory(context.state).wrote(real, data)
         lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
-        describe = prompts.created if before is None else prompts.updated
+        describe = prompts.files.created if before is None else prompts.files.updated
         return describe(display_path(path), len(data), lines)
 
     async def edit(self, path: str, edits: Sequence[Edit], context: ToolContext, *, several: bool) -> str:
@@ -44,9 +44,9 @@ class Changing:
             except EditRefused as refused:
                 if several:
                     raise ToolFailed(
-                        prompts.multi_edit_failed(display_path(path), refused.number, refused.reason)
+                        prompts.files.multi_edit_failed(display_path(path), refused.number, refused.reason)
                     ) from None
-                raise ToolFailed(prompts.edit_refused(display_path(path), refused.reason)) from None
+                raise ToolFailed(prompts.files.edit_refused(display_path(path), refused.reason)) from None
             await self._store(before, after, context)
         return _edited_text(path, len(edits), count, several=several)
 
@@ -107,9 +107,9 @@ class Changing:
         if self._require_read:
             known = FileMemory(context.state).known(file.path)
             if known is None:
-                raise ToolFailed(prompts.read_first(display_path(path)))
+                raise ToolFailed(prompts.files.read_first(display_path(path)))
             if known != fingerprint(file.data):
-                raise ToolFailed(prompts.read_again(display_path(path)))
+                raise ToolFailed(prompts.files.read_again(display_path(path)))
         return file
 
     async def _store(self, before: FileBytes, after: bytes, context: ToolContext) -> None:
@@ -119,7 +119,9 @@ class Changing:
 
 def _edited_text(path: str, edits: int, count: int, *, several: bool) -> str:
     return (
-        prompts.edited_often(display_path(path), edits, count) if several else prompts.edited(display_path(path), count)
+        prompts.files.edited_often(display_path(path), edits, count)
+        if several
+        else prompts.files.edited(display_path(path), count)
     )
 
 

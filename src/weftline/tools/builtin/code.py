@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from weftline import prompts_code as prompts
+from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.sandbox import CodeExecution, Language, Sandbox
@@ -71,7 +71,7 @@ class _CallRecord(Struct, eq=False):
 
     function: CodeFunction
     args: str
-    outcome: str = prompts.CALL_OPEN
+    outcome: str = prompts.code.CALL_OPEN
     problem: str = ""
     """Why it failed."""
 
@@ -224,7 +224,7 @@ class CodeTool:
         limit_s = cast(float, self.timeout_s)
         calls.execution = execution
         further.hold()
-        execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
+        execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.code.out_of_time(limit_s))))
         try:
             result = await execution
             unread = await calls.settled(result.open_calls) if result.error is None else []
@@ -260,10 +260,12 @@ class _Calls:
         while self._open:
             await asyncio.wait(self._open)
         left = [self._made[number - 1] for number in open_calls]
-        failed = [one for one in left if one.outcome == prompts.CALL_FAILED]
-        lines = [prompts.code_call(one.function.name, one.args, outcome=one.problem) for one in failed[:_FIRST_CALLS]]
+        failed = [one for one in left if one.outcome == prompts.code.CALL_FAILED]
+        lines = [
+            prompts.code.code_call(one.function.name, one.args, outcome=one.problem) for one in failed[:_FIRST_CALLS]
+        ]
         if len(failed) > _FIRST_CALLS:
-            lines.append(prompts.calls_left_out({prompts.CALL_FAILED: len(failed) - _FIRST_CALLS}))
+            lines.append(prompts.code.calls_left_out({prompts.code.CALL_FAILED: len(failed) - _FIRST_CALLS}))
         return lines
 
     async def drop(self) -> None:
@@ -311,12 +313,12 @@ class _Calls:
         value = value_of(output)
         if output.is_error:
             return _failed(record, value if isinstance(value, str) else written_value(value))
-        record.outcome = prompts.CALL_OK
+        record.outcome = prompts.code.CALL_OK
         return value
 
 
 def _failed(made: _CallRecord, problem: str) -> ToolError:
-    made.outcome, made.problem = prompts.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
+    made.outcome, made.problem = prompts.code.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
     return ToolError(problem)
 
 
@@ -326,12 +328,12 @@ def _cut(text: str, max_chars: int) -> str:
 
 def _listed(made: Sequence[_CallRecord]) -> list[str]:
     """Returns a line for each call: the first ones and, where the code ended, the last ones."""
-    lines = [prompts.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
+    lines = [prompts.code.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
     left_out = made[_FIRST_CALLS:-_LAST_CALLS]
     if not left_out:
         return lines
     counted = Counter([one.outcome for one in left_out])
-    return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
+    return [*lines[:_FIRST_CALLS], prompts.code.calls_left_out(counted), *lines[-_LAST_CALLS:]]
 
 
 def written_value(value: object) -> str:
@@ -344,17 +346,17 @@ def _description(languages: Sequence[Language], functions: Sequence[CodeFunction
         signatures["typescript"] = [typescript(one) for one in functions]
     if "python" in languages:
         signatures["python"] = [python(one) for one in functions]
-    return prompts.code_tool(list(languages), signatures)
+    return prompts.code.code_tool(list(languages), signatures)
 
 
 def _parameters(languages: Sequence[Language]) -> bytes:
-    properties: dict[str, Any] = {"code": {"type": "string", "description": prompts.CODE_PARAMETER}}
+    properties: dict[str, Any] = {"code": {"type": "string", "description": prompts.code.CODE_PARAMETER}}
     required = ["code"]
     if len(languages) > 1:
         properties["language"] = {
             "type": "string",
             "enum": list(languages),
-            "description": prompts.LANGUAGE_PARAMETER,
+            "description": prompts.code.LANGUAGE_PARAMETER,
         }
         required.append("language")
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.json_size import is_modest
 from weftline.messages import joined_text
@@ -101,15 +101,15 @@ def written_args(function: CodeFunction, given: Sequence[object]) -> str:
     if rest and isinstance(rest[-1], dict) and (len(rest) == 1 or not _takes_mapping(function, len(rest) - 1)):
         named = cast("dict[str, object]", rest.pop())
     if len(rest) > len(properties):
-        raise ToolFailed(prompts_code.too_many_arguments(function.name, len(properties), given=len(rest)))
+        raise ToolFailed(prompts.code.too_many_arguments(function.name, len(properties), given=len(rest)))
     for name, value in zip(properties, rest, strict=False):
         if name in named:
-            raise ToolFailed(prompts_code.argument_twice(function.name, name))
+            raise ToolFailed(prompts.code.argument_twice(function.name, name))
         named[name] = value
     try:
         return canonical_value(_plain(named)).decode()
     except NotCanonical as error:
-        raise ToolFailed(prompts_code.not_arguments(function.name, str(error))) from None
+        raise ToolFailed(prompts.code.not_arguments(function.name, str(error))) from None
 
 
 def _takes_mapping(function: CodeFunction, position: int) -> bool:
@@ -119,7 +119,7 @@ def _takes_mapping(function: CodeFunction, position: int) -> bool:
 
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
-        raise ToolFailed(prompts_code.NO_BYTES)
+        raise ToolFailed(prompts.code.NO_BYTES)
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in cast("dict[str, object]", value).items()}
     if isinstance(value, list):

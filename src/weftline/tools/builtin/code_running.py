@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
-from weftline import prompts_code as prompts
+from weftline import prompts
 from weftline.canonical import digest
 from weftline.sandbox import CodeError, CodeExecution, CodeLog, CodeResult, Language, Sandbox, SandboxUnavailable
 from weftline.tools.base import ToolFailed, ToolOutput
@@ -84,7 +84,7 @@ def start(
             owner=owner,
         )
     except SandboxUnavailable as error:
-        raise ToolFailed(prompts.sandbox_missing(error.message)) from None
+        raise ToolFailed(prompts.code.sandbox_missing(error.message)) from None
 
 
 def _with_default(source: str) -> str:
@@ -106,8 +106,8 @@ def to_tool_output(result: CodeResult, calls: list[str]) -> ToolOutput:
     """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code_result(_to_text(result.result), logs, calls))
-    return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
+        return ToolOutput.of(prompts.code.code_result(_to_text(result.result), logs, calls))
+    return ToolOutput.of(prompts.code.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 
 def _to_text(value: object) -> str:
@@ -140,7 +140,7 @@ def _logs(logs: tuple[CodeLog, ...]) -> str:
         line = line if one.level in ("log", "info") else f"[{one.level}] {line}"
         left -= len(line) + 1
         if left < 0:
-            lines.append(prompts.LOG_CUT)
+            lines.append(prompts.code.LOG_CUT)
             break
         lines.append(line)
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 
 KEY = "_outcomes"
@@ -81,16 +81,16 @@ def outcomes_text(path: str, outcomes: Sequence[EditOutcome]) -> str:
     count = sum(outcome.applied for outcome in outcomes)
     denied = sum(outcome.verdict == "denied" for outcome in outcomes)
     failed = len(outcomes) - count - denied
-    head = prompts.edits_decided(path, applied=count, denied=denied, failed=failed)
+    head = prompts.files.edits_decided(path, applied=count, denied=denied, failed=failed)
     return "\n".join([head, *(_line(number, outcome) for number, outcome in enumerate(outcomes, 1))])
 
 
 def _line(number: int, outcome: EditOutcome) -> str:
     if outcome.applied:
-        return prompts.edit_decided(number, "applied")
+        return prompts.files.edit_decided(number, "applied")
     if outcome.verdict == "denied":
-        return prompts.edit_decided(number, "denied")
-    return prompts.edit_decided(number, "failed", outcome.reason)
+        return prompts.files.edit_decided(number, "denied")
+    return prompts.files.edit_decided(number, "failed", outcome.reason)
 
 
 def parse_edit_outcomes(text: str) -> tuple[EditOutcome, ...] | None:

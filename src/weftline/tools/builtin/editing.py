@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations, islice, pairwise
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 
 _NUMBERED = re.compile(r"\s*(\d+)\t(.*)", re.DOTALL)
 _PREVIEW_LINES = 10
@@ -46,9 +46,9 @@ class EditRefused(Exception):
 def applied(data: bytes, edit: Edit) -> tuple[bytes, int]:
     """Returns the content after the edit, and how many places were replaced. Raises `EditRefused`."""
     if not edit.old_string:
-        raise EditRefused(prompts.OLD_STRING_EMPTY)
+        raise EditRefused(prompts.files.OLD_STRING_EMPTY)
     if edit.old_string == edit.new_string:
-        raise EditRefused(prompts.NOTHING_TO_CHANGE)
+        raise EditRefused(prompts.files.NOTHING_TO_CHANGE)
     for old, new in _spellings(edit, crlf=b"\r\n" in data):
         first = data.find(old)
         if first < 0:
@@ -56,9 +56,9 @@ def applied(data: bytes, edit: Edit) -> tuple[bytes, int]:
         if edit.replace_all:
             return data.replace(old, new), data.count(old)
         if data.find(old, first + 1) >= 0:
-            raise EditRefused(prompts.not_unique(sum(1 for _ in _places(data, old))))
+            raise EditRefused(prompts.files.not_unique(sum(1 for _ in _places(data, old))))
         return data[:first] + new + data[first + len(old) :], 1
-    raise EditRefused(prompts.not_found(nearest(data, edit.old_string)))
+    raise EditRefused(prompts.files.not_found(nearest(data, edit.old_string)))
 
 
 def all_applied(data: bytes, edits: Sequence[Edit]) -> tuple[bytes, int]:

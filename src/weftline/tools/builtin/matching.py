@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.tools.base import ToolFailed
 from weftline.tools.contexts.running import Execution, Order
@@ -55,7 +55,7 @@ class Matcher:
 
     def __init__(self, pattern: str, *, ignore_case: bool, ripgrep: str | None) -> None:
         if len(pattern) > MAX_PATTERN_CHARS:
-            raise ToolFailed(prompts.pattern_too_long(MAX_PATTERN_CHARS))
+            raise ToolFailed(prompts.files.pattern_too_long(MAX_PATTERN_CHARS))
         self._pattern = pattern
         self._ignore_case = ignore_case
         self._ripgrep = ripgrep
@@ -72,7 +72,7 @@ class Matcher:
         try:
             reply = await shared_workers().run(_JOB, self._pattern.encode(), b"i" if self._ignore_case else b"", text)
         except GaveUp:
-            raise ToolFailed(prompts.PATTERN_TOO_COSTLY) from None
+            raise ToolFailed(prompts.files.PATTERN_TOO_COSTLY) from None
         found = array("I")
         found.frombytes(reply)
         return found
@@ -118,7 +118,7 @@ def for_ripgrep(pattern: str, *, ignore_case: bool) -> tuple[str, bool] | None:
         # Only the parser of `re`, which is not public, tells what a pattern means.
         parsed: Any = cast(Any, import_module("re._parser")).parse(pattern, flags)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise ToolFailed(prompts.bad_pattern(str(error))) from None
+        raise ToolFailed(prompts.files.bad_pattern(str(error))) from None
     except ImportError:
         return None
     if parsed.state.flags & ~(re.UNICODE | flags):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 
 LIMIT = 2000
@@ -29,10 +29,10 @@ class Page(Struct, frozen=True):
 
 def checked_slice(offset: int, limit: int, max_bytes: int) -> Slice:
     if offset < 1:
-        raise ToolFailed(prompts.OFFSET_FROM_ONE)
+        raise ToolFailed(prompts.files.OFFSET_FROM_ONE)
     for name, value in (("limit", limit), ("max_bytes", max_bytes)):
         if value < 0:
-            raise ToolFailed(prompts.negative(name))
+            raise ToolFailed(prompts.files.negative(name))
     return Slice(offset, limit, max_bytes)
 
 
@@ -51,22 +51,22 @@ def page(data: bytes, wanted: Slice, *, path: str, numbered: bool, complete: boo
     if lines[-1] == b"":
         lines.pop()
     total = len(lines)
-    ends = [] if complete else [prompts.file_cut(len(data))]
+    ends = [] if complete else [prompts.files.file_cut(len(data))]
     if not total:
-        return Page(prompts.EMPTY_FILE, 1, 0)
+        return Page(prompts.files.EMPTY_FILE, 1, 0)
     first = wanted.offset
     if first > total:
-        raise ToolFailed(prompts.offset_past_end(path, first, total))
+        raise ToolFailed(prompts.files.offset_past_end(path, first, total))
     taken = lines[first - 1 : first - 1 + wanted.limit if wanted.limit else None]
     fitting = _fitting(taken, wanted.max_bytes)
     if not fitting:
         kept = whole_characters(taken[0][: wanted.max_bytes])
         fitting, last = [kept], first
-        ends.insert(0, prompts.line_cut(first, len(kept), len(taken[0]), total))
+        ends.insert(0, prompts.files.line_cut(first, len(kept), len(taken[0]), total))
     else:
         last = first + len(fitting) - 1
         if last < total:
-            ends.insert(0, prompts.lines_remain(first, last, total))
+            ends.insert(0, prompts.files.lines_remain(first, last, total))
     texts = [line.decode("utf-8", "replace") for line in fitting]
     if numbered:
         texts = [f"{number}\t{text}" for number, text in enumerate(texts, first)]

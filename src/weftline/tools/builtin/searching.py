@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher
@@ -41,7 +41,7 @@ def parse_glob(pattern: str) -> Glob:
     try:
         return Glob(pattern)
     except BadGlob:
-        raise ToolFailed(prompts.bad_glob(display_path(pattern[:100]))) from None
+        raise ToolFailed(prompts.files.bad_glob(display_path(pattern[:100]))) from None
 
 
 async def listed(place: Workplace, path: str, *, recursive: bool, skip: Collection[str]) -> Listing:
@@ -61,7 +61,7 @@ class Search:
 
     @property
     def left_out(self) -> list[str]:
-        skipped = [prompts.large_files_skipped(self._too_large)] if self._too_large else []
+        skipped = [prompts.files.large_files_skipped(self._too_large)] if self._too_large else []
         return [*self._left_out, *skipped]
 
     async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Match]:
@@ -85,7 +85,7 @@ class Search:
                 raise
             return [path]
         if not listing.complete:
-            self._left_out.append(prompts.TOO_MANY_FILES)
+            self._left_out.append(prompts.files.TOO_MANY_FILES)
         files = [entry for entry in listing.entries if entry.kind == "file"]
         return [file.path for file in files if wanted is None or wanted.matches(inside(file, listing.path))]
 
@@ -103,7 +103,7 @@ class Search:
                     continue
                 left -= len(file.data)
                 if left < 0:
-                    self._left_out.append(prompts.TOO_MUCH_TEXT)
+                    self._left_out.append(prompts.files.TOO_MUCH_TEXT)
                     return
                 yield file.path, file.data.decode("utf-8", "replace").replace("\r\n", "\n").encode()
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import Tool, ToolFailed
 from weftline.tools.builtin.reading import whole_tail
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, workplace
@@ -76,15 +76,15 @@ def shell(
         """
         limit_s = usual_s if timeout_s is None else timeout_s
         if not 0 < limit_s <= longest_s:
-            raise ToolFailed(prompts.timeout_limit(longest_s))
+            raise ToolFailed(prompts.files.timeout_limit(longest_s))
         async with errors_for_model():
             handle = await place.handle()
             begun = time.monotonic()
             result = await place.context.exec(handle, command, timeout_s=limit_s)
         took_ms = int((time.monotonic() - begun) * 1000)
         text = output_text(result, max_bytes=max_output_bytes, with_stderr=metadata)
-        notes = [prompts.command_timed_out(limit_s)] if result.timed_out else []
-        notes += [prompts.command_ended(result.exit_code, took_ms)] if metadata else []
+        notes = [prompts.files.command_timed_out(limit_s)] if result.timed_out else []
+        notes += [prompts.files.command_ended(result.exit_code, took_ms)] if metadata else []
         if text and notes and not text.endswith("\n"):
             text += "\n"
         return text + "\n".join(notes)
@@ -107,6 +107,6 @@ def output_text(result: ExecResult, *, max_bytes: int, with_stderr: bool) -> str
         dropped += kept - len(stdout) - len(stderr)
     text = stdout.decode("utf-8", "replace")
     if stderr:
-        text += ("\n" if text and not text.endswith("\n") else "") + f"{prompts.STDERR}\n"
+        text += ("\n" if text and not text.endswith("\n") else "") + f"{prompts.files.STDERR}\n"
         text += stderr.decode("utf-8", "replace")
-    return f"{prompts.truncated_head(dropped)}\n{text}" if dropped else text
+    return f"{prompts.files.truncated_head(dropped)}\n{text}" if dropped else text

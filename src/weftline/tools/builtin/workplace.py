@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.paths import display_path
 from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileTrouble, Handle
@@ -78,7 +78,7 @@ async def errors_for_model() -> AsyncGenerator[None]:
         yield
     except FileTrouble as trouble:
         raise ToolFailed(
-            prompts.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
+            prompts.files.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
         ) from None
     except (ContextUnavailable, ContextDestroyed) as error:
         raise ToolFailed(error.message) from None

@@ -127,8 +127,8 @@ class Responders(Struct, frozen=True):
 
 async def ask_model(request: SampleRequest, *, further: FurtherCalls, tool: str, redactor: Redactor) -> str:
     """Returns the answer of the run's own model. Raises `ToolFailed` if it cannot be called."""
-    messages = prompts.sampled_messages([(one.role, one.text) for one in request.messages])
-    system = prompts.sampled_system(request.system or "", request.max_tokens)
+    messages = prompts.remote.sampled_messages([(one.role, one.text) for one in request.messages])
+    system = prompts.remote.sampled_system(request.system or "", request.max_tokens)
     args = {"task": redactor.text(messages[:MAX_SAMPLED_CHARS]), "system": redactor.text(system[:MAX_SAMPLED_CHARS])}
     answer = await ask_further(further, tool, args)
     if answer is None or answer.is_error:

@@ -249,7 +249,9 @@ class Connection:
                 await asyncio.shield(self._client)
         except TimeoutError:
             self.close()
-            raise TimeoutError(prompts.MCP_TIMED_OUT if self._has_room else prompts.MCP_NO_CONNECTION) from None
+            raise TimeoutError(
+                prompts.remote.MCP_TIMED_OUT if self._has_room else prompts.remote.MCP_NO_CONNECTION
+            ) from None
 
     def close(self) -> None:
         if self._closing.is_set():

@@ -120,15 +120,15 @@ class McpTool(RemoteTool):
                         return self._failed(None)
             raise AssertionError("unreachable")
         except McpMissing:
-            return ToolOutput.of(prompts.NO_MCP, is_error=True)
+            return ToolOutput.of(prompts.remote.NO_MCP, is_error=True)
         except MCPError as error:
             return self._failed(error)
         except TimeoutError as error:
-            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         except Exception as error:
             # A server's responses are untrusted: an unparsable one is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
-            return ToolOutput.of(prompts.tool_failed(self.name, _describe(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, _describe(error)), is_error=True)
 
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
@@ -174,11 +174,11 @@ class McpTool(RemoteTool):
         schema = self._entry.output_schema
         if schema is not None and not result.is_error:
             if result.structured_content is None:
-                return ToolOutput.of(prompts.answer_without_structure(self.name), is_error=True)
+                return ToolOutput.of(prompts.remote.answer_without_structure(self.name), is_error=True)
             issues = await issues_of(msgspec.json.encode(result.structured_content), schema)
             if issues:
                 problems = [f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5]]
-                return ToolOutput.of(prompts.answer_unlike_schema(self.name, problems), is_error=True)
+                return ToolOutput.of(prompts.remote.answer_unlike_schema(self.name, problems), is_error=True)
         return output_of(result)
 
     def _once_more(self, connection: Connection, error: Exception) -> bool:
@@ -208,8 +208,8 @@ class McpTool(RemoteTool):
             )
         lost = error is None or error.code in (BROKEN, CONNECTION_CLOSED, UNREADABLE)
         in_doubt = lost and self.effect not in ("read", "idempotent")
-        reason = prompts.MCP_UNREADABLE if error is None else error.message
-        message = prompts.request_failed(self.name, reason, in_doubt=in_doubt)
+        reason = prompts.remote.MCP_UNREADABLE if error is None else error.message
+        message = prompts.remote.request_failed(self.name, reason, in_doubt=in_doubt)
         return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
 
 
@@ -229,9 +229,9 @@ async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
         async with asyncio.timeout(pool.connect_s):
             return await _listed(pool, address)
     except McpMissing:
-        raise McpUnavailable(prompts.NO_MCP) from None
+        raise McpUnavailable(prompts.remote.NO_MCP) from None
     except TimeoutError:
-        raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
+        raise McpUnavailable(prompts.remote.MCP_TIMED_OUT) from None
     except Exception as error:
         raise McpUnavailable(address.redactor.text(_describe(error))) from None
 
@@ -247,7 +247,7 @@ def _describe(error: Exception) -> str:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        return prompts.MCP_UNREADABLE
+        return prompts.remote.MCP_UNREADABLE
     return str(getattr(error, "message", None) or error) or type(error).__name__
 
 
@@ -365,15 +365,16 @@ def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
     """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
         tool or f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
-        description=prompts.mcp_stand_in(ref),
-        explanation=prompts.mcp_unavailable(ref, reason),
+        description=prompts.remote.mcp_stand_in(ref),
+        explanation=prompts.remote.mcp_unavailable(ref, reason),
     )
 
 
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
     """Returns the output, with the questions that the server had for a person."""
     notes = [
-        Text(prompts.nobody_to_ask(question) if question else prompts.MCP_ASKED_ABOUT_SOME_RUN) for question in asked
+        Text(prompts.calls.nobody_to_ask(question) if question else prompts.remote.MCP_ASKED_ABOUT_SOME_RUN)
+        for question in asked
     ]
     return replace(output, parts=(*output.parts, *notes))
 
