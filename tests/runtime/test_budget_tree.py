@@ -32,7 +32,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Sampling
 from weftline.plan import LocalRef, RunPlan, ServerRef
-from weftline.prompts_compaction import SUMMARIZE
+from weftline.prompts.compaction import SUMMARIZE
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts

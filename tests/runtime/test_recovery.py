@@ -15,7 +15,7 @@ from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery, residents, timers
+from weftline.runtime import recovery, residents, timers, trials
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
@@ -79,7 +79,7 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
 ) -> None:
     """Three times, or as the setting says. The process has died as often as possible with one run, which a last death
     is held against; another one was under way, too, and a third one's driver fails."""
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     monkeypatch.setattr(recovery, "RETRY_S", 0.001)
     disk = MemoryDisk()
 
@@ -113,7 +113,7 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
         asked = [request.model for request in provider.requests]
         assert asked.count("hello") == 1 + most
         await it.cancel(key)
-        known = it._residents.recovery._tried  # pyright: ignore[reportPrivateUsage]
+        known = it._residents.recovery.trials._tried  # pyright: ignore[reportPrivateUsage]
         await until(lambda: not known)  # what has ended is not remembered for ever
     monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
@@ -314,7 +314,7 @@ async def test_time_during_which_the_loop_stood_still_is_not_taken_from_those_wh
 
 
 async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -338,7 +338,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
 
 
 async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_NESTED
@@ -93,7 +93,7 @@ class AskingCall:
         try:
             written = canonical(args).decode()
         except NotCanonical as error:
-            raise ToolFailed(prompts_code.not_arguments(tool, str(error))) from None
+            raise ToolFailed(prompts.code.not_arguments(tool, str(error))) from None
         async with self._in_order:
             index = self._known(tool, written)
             if index is None:
@@ -143,7 +143,7 @@ class AskingCall:
             if (one.name, one.body.written) == (tool, written):
                 return one.index
         if left:
-            raise Diverged(prompts_code.diverged(left[0].name, tool))
+            raise Diverged(prompts.code.diverged(left[0].name, tool))
         return None
 
     async def _new(self, tool: str, written: str) -> int:
@@ -163,7 +163,7 @@ class AskingCall:
         index = len(conversation.turn.args)
         head = CallAsked(command.turn, index, command.index, prepared.asked)
         if self._closed or not self._sink.take(Outcome(Draft(head, bodies.encode(body)), command.attempt)):
-            raise ToolFailed(prompts_code.too_many_calls(MAX_NESTED))
+            raise ToolFailed(prompts.code.too_many_calls(MAX_NESTED))
         return index
 
     def _keep_time(self) -> None:

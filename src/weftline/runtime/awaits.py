@@ -11,8 +11,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline import prompts_failure
-from weftline import prompts_people as prompts
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
@@ -54,7 +53,7 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
             ask = ask_of(tool, args)
         except Exception as error:
             logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
-            return AwaitPlan("blocked", problem=prompts.not_askable(name, f"{type(error).__name__}: {error}"))
+            return AwaitPlan("blocked", problem=prompts.people.not_askable(name, f"{type(error).__name__}: {error}"))
     if ask is None:
         return None
     if ask.kind == "confirm":
@@ -141,7 +140,7 @@ def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -
     about = Clarification(
         hint.missing_fields, hint.tool if hint.restrict_to_tool else "", hint.example_input, hint.message
     )
-    question = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
+    question = hint.clarifying_question or prompts.failure.ask_what_to_call(call.name)
     return AwaitBody(question, call.id, call.name, args, clarification=about)
 
 
@@ -170,7 +169,7 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
     _, answer = work.conversation.turn.answers.get(index, (None, None))
     if answer is None or answer.args is UNSET or work.conversation.turn.parent_of(index):
         return output
-    return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
+    return replace(output, parts=(*output.parts, Text(prompts.people.edited(bytes(answer.args).decode()))))
 
 
 def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
@@ -186,7 +185,7 @@ def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
         case "answered" if kind == "plan" and closed.outcome == "approved":
             return _approved_plan(answer)
         case "answered" if kind == "plan":
-            return prompts.plan_commented(in_words(answer.value))
+            return prompts.people.plan_commented(in_words(answer.value))
         case "answered" | "returned" if closed.outcome == "answered":
             asked = question_of(head.index, work) if kind == "question" else None
             return _answers(() if asked is None else asked.parts, answer.value)
@@ -197,8 +196,8 @@ def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
 def _approved_plan(answer: AnswerBody) -> str:
     if isinstance(answer.value, Raw):
         edited = decode(answer.value, type=dict[str, Any])
-        return prompts.plan_edited(in_words(edited.get("plan", edited)), answer.reason)
-    return prompts.plan_approved(answer.reason) if answer.reason else prompts.PLAN_APPROVED
+        return prompts.people.plan_edited(in_words(edited.get("plan", edited)), answer.reason)
+    return prompts.people.plan_approved(answer.reason) if answer.reason else prompts.people.PLAN_APPROVED
 
 
 def _answers(parts: Sequence[AskBody], value: object) -> str:
@@ -206,21 +205,21 @@ def _answers(parts: Sequence[AskBody], value: object) -> str:
     if not parts or not isinstance(given, list):
         return in_words(value)
     each = zip(parts, cast("list[object]", given), strict=False)
-    return prompts.answers([(part.prompt, in_words(one)) for part, one in each])
+    return prompts.people.answers([(part.prompt, in_words(one)) for part, one in each])
 
 
 def _refused(kind: str, reason: str, *, expired: bool) -> str:
     match kind:
         case "question" | "plan" if expired:
-            return prompts.NOT_ANSWERED_IN_TIME
+            return prompts.people.NOT_ANSWERED_IN_TIME
         case "question":
-            return prompts.no_answer(reason) if reason else prompts.NO_ANSWER
+            return prompts.people.no_answer(reason) if reason else prompts.people.NO_ANSWER
         case "plan":
-            return prompts.plan_rejected(reason) if reason else prompts.PLAN_REJECTED
+            return prompts.people.plan_rejected(reason) if reason else prompts.people.PLAN_REJECTED
         case _:
             if expired:
-                return prompts.EXPIRED
-            return prompts.denied(reason) if reason else prompts.DENIED
+                return prompts.people.EXPIRED
+            return prompts.people.denied(reason) if reason else prompts.people.DENIED
 
 
 def in_words(value: object) -> str:

@@ -33,7 +33,7 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     call = state.batch.calls[command.index]
     code = (work.toolbox or EMPTY).code
     if code is None or (work.toolbox or EMPTY).get(call.name) is None:
-        return _refused(command, call, work, prompts.tool_gone(call.name))
+        return _refused(command, call, work, prompts.calls.tool_gone(call.name))
     limits = state.limits
     left = None if limits.max_cost_nusd is None else max(limits.max_cost_nusd - state.totals.cost_nusd, 1)
     context = new_context(command.turn, command.index, 1, call, work, services)
@@ -45,11 +45,11 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
-        text = prompts.child_not_started(call.name, reason_of(error))
+        text = prompts.subagents.child_not_started(call.name, reason_of(error))
         return _refused(command, call, work, text, failure=failure_of(error, text))
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
-        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
+        return _refused(command, call, work, prompts.subagents.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
@@ -85,7 +85,7 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         if is_being_cancelled():
             raise
         logger.exception("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
-        output = ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
+        output = ToolOutput.of(prompts.calls.tool_failed(call.name, reason_of(error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
     link = ChildLink(end.run_id, call.name, work.run_id, call.id, ended.calls)
     return closed(command, call, work, with_telemetry(output, end), how, attempt=call.attempt, child=link)
@@ -107,9 +107,9 @@ def as_result(tool: str, end: ChildEnd) -> ToolOutput:
         case "succeeded":
             return ToolOutput.of(end.text) if end.final is None else final_output(tool, end.final)
         case "failed":
-            return ToolOutput.of(prompts.child_failed(tool, end.error or end.code), is_error=True)
+            return ToolOutput.of(prompts.subagents.child_failed(tool, end.error or end.code), is_error=True)
         case "cancelled":
-            return ToolOutput.of(prompts.child_cancelled(tool), is_error=True)
+            return ToolOutput.of(prompts.subagents.child_cancelled(tool), is_error=True)
 
 
 def final_output(tool: str, final: FinalResult) -> ToolOutput:

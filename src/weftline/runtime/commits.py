@@ -132,7 +132,7 @@ class Commits:
         if self.on_ended is not None and (write.awaits or write.ended_at is not None):
             self.on_ended()
         if write.ended_at is not None:
-            self._recovery.ended(run.key)
+            self._recovery.trials.ended(run.key)
             if write.closes is not None:
                 self._ledger.forget(write.closes)
             report_failure(run.work, drafts)

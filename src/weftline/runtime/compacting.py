@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
@@ -270,8 +270,8 @@ def _request(state: State, model: ResolvedModel, text: str) -> ModelRequest:
     held = state.budget.holds.get(summary_slot(state.compaction.number))  # all that there is for it
     return ModelRequest(
         model=model.vendor_id,
-        messages=[User.of(prompts.to_summarize(text))],
-        system=prompts.SUMMARIZE,
+        messages=[User.of(prompts.compaction.to_summarize(text))],
+        system=prompts.compaction.SUMMARIZE,
         cache=False,
         call_index=state.totals.calls_made,
         max_output_tokens=None if held is None else held.output or None,

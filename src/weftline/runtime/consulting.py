@@ -6,7 +6,7 @@ import logging
 
 from msgspec import UNSET, Raw
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
@@ -90,7 +90,7 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
         call = pending_call(command.index, state, work, turn=command.turn)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
         if question.kind == "clarification" and (hint := work.conversation.turn.hints.get(command.index)) is not None:
-            prompt = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
+            prompt = hint.clarifying_question or prompts.failure.ask_what_to_call(call.name)
         assert question.kind != "call"
         pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
         answer = await code.answer_await(pending)

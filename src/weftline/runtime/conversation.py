@@ -266,10 +266,10 @@ class Conversation(Struct, eq=False):
         if isinstance(part, Text) or part.blob is None:
             return part
         content = self.contents.get(part.blob)
-        return Text(prompts.lost_attachment(part.media_type)) if not content else replace(part, data=content)
+        return Text(prompts.models.lost_attachment(part.media_type)) if not content else replace(part, data=content)
 
     def _in_words(self, part: UserPart) -> UserPart:
-        return Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
+        return Text(prompts.models.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         for row in rows:

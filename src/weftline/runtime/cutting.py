@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import Cause
 from weftline.messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResults, User
@@ -132,7 +132,7 @@ def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -
             visible.append(message)
         elif not placed:
             placed = True
-            visible.append(User.of(prompts.summary(summary.text), injected=True))
+            visible.append(User.of(prompts.compaction.summary(summary.text), injected=True))
     return visible
 
 
@@ -180,7 +180,7 @@ def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int
     """
     lines = [line for message in messages for line in _lines(message)]
     if summary:
-        lines.insert(0, prompts.earlier_summary(summary))
+        lines.insert(0, prompts.compaction.earlier_summary(summary))
     for limit in _LIMITS:
         short = [_clipped(line, limit) for line in lines]
         if sum([text_bytes(line) + 1 for line in short]) <= max_bytes:
@@ -191,16 +191,23 @@ def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int
 def _lines(message: Message) -> list[str]:
     match message:
         case System():
-            return [prompts.instructions(message.content)]
+            return [prompts.compaction.instructions(message.content)]
         case User():
-            texts = [one.text if isinstance(one, Text) else prompts.attachment(one.media_type) for one in message.parts]
-            render: Callable[[str], str] = prompts.runtime_note if message.injected else prompts.user_message
+            texts = [
+                one.text if isinstance(one, Text) else prompts.compaction.attachment(one.media_type)
+                for one in message.parts
+            ]
+            render: Callable[[str], str] = (
+                prompts.compaction.runtime_note if message.injected else prompts.compaction.user_message
+            )
             return [render("\n".join(texts))]
         case Assistant():
-            lines = [prompts.assistant_message(message.text)] if message.text else []
-            return lines + [prompts.assistant_called(call.name, call.args) for call in message.calls]
+            lines = [prompts.compaction.assistant_message(message.text)] if message.text else []
+            return lines + [prompts.compaction.assistant_called(call.name, call.args) for call in message.calls]
         case ToolResults():
-            return [prompts.tool_returned(one.name, one.text, is_error=one.is_error) for one in message.results]
+            return [
+                prompts.compaction.tool_returned(one.name, one.text, is_error=one.is_error) for one in message.results
+            ]
 
 
 def _clipped(line: str, limit: int) -> str:
@@ -208,7 +215,7 @@ def _clipped(line: str, limit: int) -> str:
         return line
     head = limit * 2 // 3
     tail = limit - head
-    return line[:head] + prompts.cut_out(len(line) - limit) + line[-tail:]
+    return line[:head] + prompts.compaction.cut_out(len(line) - limit) + line[-tail:]
 
 
 def _without_middle(lines: list[str], max_bytes: int) -> list[str]:
@@ -227,4 +234,4 @@ def _without_middle(lines: list[str], max_bytes: int) -> list[str]:
             last.insert(0, left.pop())
         else:
             first.append(left.pop(0))
-    return [*first, prompts.lines_left_out(len(left)), *last] if left else lines
+    return [*first, prompts.compaction.lines_left_out(len(left)), *last] if left else lines

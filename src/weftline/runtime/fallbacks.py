@@ -76,9 +76,9 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
     elif put_to_people(tool, args, work) is not None:
         why = "it needs the approval of a person"
     if why:
-        return ToolOutput.of(prompts.no_fallback(name, why), is_error=True)
+        return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
     try:
         await tool.prepare(args.decode())  # it runs with the bytes that the log has, whatever it would make of them
     except InvalidArguments as error:
-        return ToolOutput.of(prompts.no_fallback(name, error.message.rstrip(".")), is_error=True)
+        return ToolOutput.of(prompts.calls.no_fallback(name, error.message.rstrip(".")), is_error=True)
     return None

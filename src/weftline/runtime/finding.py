@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from weftline import run_ids
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, WeftlineError
 from weftline.runtime import ids
-from weftline.store.base import RunRow
+from weftline.store.base import LogReader, RunRow
 
 
 class Rows(Protocol):
@@ -34,3 +34,12 @@ async def given_key(rows: Rows, run_id: str, *, workspace: int | None) -> int | 
     if len(found) > 1:
         raise InvalidRequest(f"Several workspaces have a run {run_id!r}; name the workspace.")
     return found[0] if found else None
+
+
+async def public_id(store: LogReader, key: int) -> str:
+    """The id of a run that is not in memory, for the log; unknown if the run cannot be read."""
+    try:
+        row = await store.run(key)
+    except WeftlineError:
+        row = None
+    return "(unreadable)" if row is None else ids.run_id(row.key, row.salt)

@@ -415,12 +415,14 @@ async def misfit(work: WorkingSet, text: str) -> str:
     if plan.output_schema is None:
         return ""
     if too_much := _excess(text):
-        return prompts.answer_not_json(f"it has {too_much}")
+        return prompts.turns.answer_not_json(f"it has {too_much}")
     try:
         issues = await issues_of(canonical(text), plan.output_schema.schema)
     except NotCanonical as error:
-        return prompts.answer_not_json(str(error))
-    return prompts.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+        return prompts.turns.answer_not_json(str(error))
+    return (
+        prompts.turns.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+    )
 
 
 def _unfenced(message: Assistant) -> Assistant:

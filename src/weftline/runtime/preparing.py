@@ -150,7 +150,7 @@ async def prepare_call(
     alone = hidden and limits.nobody_to_ask and not limits.await_gate
     if misfit is None and alone and (question := ask_of(tool, args)) is not None:
         # What asks on somebody else's behalf can be told so; the run need not fail because of it.
-        misfit, asked = _Misfit(prompts.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
+        misfit, asked = _Misfit(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
     if misfit is not None:
         return Prepared(asked, args, misfit.text, failure=misfit.failure)
     if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
@@ -196,7 +196,7 @@ async def _prepared(
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired
         reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
-        text = prompts.tool_failed_to_prepare(call.name, reason)
+        text = prompts.calls.tool_failed_to_prepare(call.name, reason)
         return _Misfit(text, Failure(text, "internal"))
 
 

@@ -11,7 +11,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, decode_fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
-from weftline.runtime.loading import public_id
+from weftline.runtime.finding import public_id
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunRow
 

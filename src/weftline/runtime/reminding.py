@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.messages import Message, ToolResults, User
 from weftline.providers.base import ModelRequest
 from weftline.reminders import Reminder, due
@@ -57,7 +57,7 @@ def _place(messages: Sequence[Message]) -> int:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    return "\n".join([prompts_failure.reminder(text) for text in texts])
+    return "\n".join([prompts.failure.reminder(text) for text in texts])
 
 
 def _with_message(request: ModelRequest, text: str, *, at: int) -> ModelRequest:
@@ -72,11 +72,11 @@ def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
     for index, result in sorted(conversation.turn.results.items()):
         tool = toolbox.get(result.name)
         if tool is not None and not result.is_error and (text := reminder_of(tool)):
-            texts.append(prompts_failure.after_result(result.name, text))
+            texts.append(prompts.failure.after_result(result.name, text))
         if (hint := conversation.turn.hints.get(index)) is not None:
-            texts.append(prompts_failure.after_failure(hint))
+            texts.append(prompts.failure.after_failure(hint))
         if (bounds := conversation.turn.bounds.get(index)) is not None:
             paging = None if tool is None else bounded_of(tool)
             cursor = paging.cursor if isinstance(paging, Paging) else ""
-            texts.append(prompts_failure.after_truncated(result.name, bounds, cursor=cursor))
+            texts.append(prompts.failure.after_truncated(result.name, bounds, cursor=cursor))
     return texts

@@ -23,11 +23,11 @@ from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.commits import Commits
 from weftline.runtime.driver import CUT_S, Driver
+from weftline.runtime.finding import public_id
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.lineage import Lineage, note_calls
 from weftline.runtime.live import BEHIND, DRIVEN, GONE, PARKED, SCHEDULED, Cut, Draft, LiveRun
-from weftline.runtime.loading import public_id
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import STORE_RETRY_S, Recovery
 from weftline.runtime.retained import RetainedRuns
@@ -210,13 +210,13 @@ class Residents:
             return
         unclaimed = self._is_elsewhere(run)
         due = run.log.due_at == 0 and run.residency is PARKED
-        if due and not unclaimed and not self.recovery.hold_back(run):
+        if due and not unclaimed and not self.recovery.trials.hold_back(run):
             self.consider(run)
         elif any(ids.key_of(child) in self.runs for child in run.state.open_children):
             pass  # its code hears of what they do; it is kept again when they leave
         else:
             self.unload(run)
-            self.recovery.unloaded(run.key)
+            self.recovery.trials.unloaded(run.key)
 
     def _is_elsewhere(self, run: LiveRun) -> bool:
         """Whether the run waits for a process that has its agent, as it needs it."""
@@ -365,7 +365,7 @@ class Residents:
         run.log.due_at = 0
         if self.stopping:
             self._store_due(run)  # the next process continues it
-        elif run.residency is PARKED and not self.recovery.hold_back(run):
+        elif run.residency is PARKED and not self.recovery.trials.hold_back(run):
             if self._is_elsewhere(run):
                 self._store_due(run)
                 self._kept.keep(run)  # it waits for a process that has its agent

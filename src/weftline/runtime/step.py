@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_people
+from weftline import prompts
 from weftline.failure import Failure, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
@@ -163,7 +163,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head, bodies.encode(offer_body(work, head)))
         case OutputRejected():
             problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
-            return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
+            return Draft(head, bodies.encode(bodies.TextBody(prompts.turns.answer_again(problem))))
         case _:
             return Draft(head)
 
@@ -244,7 +244,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
         return _answered(work, head, words)
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
-        text = prompts_people.NOT_ANSWERED
+        text = prompts.people.NOT_ANSWERED
     failure = work.conversation.turn.asked(head.index).failure if head.how == "invalid" else None
     head = with_failure(head, failure)
     gated = work.conversation.turn.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
@@ -330,7 +330,9 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     if head.code == "invalid_output":
         problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
         # What was said to the model ends with a request, which is not meant for whoever reads the error.
-        error = problem or conversation.rejected.removesuffix(prompts.answer_again("")) or prompts.ANSWER_MISFIT
+        error = (
+            problem or conversation.rejected.removesuffix(prompts.turns.answer_again("")) or prompts.turns.ANSWER_MISFIT
+        )
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:
         return bodies.EndedBody(error=text)

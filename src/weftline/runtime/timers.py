@@ -18,8 +18,8 @@ from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
+from weftline.runtime.finding import public_id
 from weftline.runtime.live import LiveRun
-from weftline.runtime.loading import public_id
 from weftline.store.base import LogReader
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import assert_never, cast
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_people
+from weftline import prompts
 from weftline.canonical import NotCanonical, digest
 from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
@@ -51,7 +51,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
-        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
+        return _closed(
+            command, call, work, ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True), "failed", 0
+        )
     args = work.conversation.turn.args[command.index]
     parent = work.conversation.turn.parent_of(command.index)
     tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
@@ -80,7 +82,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             if asking is not None:
                 asking.limit(deadline.expire)  # unless the tool has better words for it
             if call.asks is not None and await tool.prepare(args.decode()) != args:
-                output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
+                output = ToolOutput.of(prompts.people.changed_since_asked(call.name), is_error=True)
             elif code is None:
                 output = await _invoked(tool, args, context)
             else:
@@ -91,7 +93,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         _notify(context)
         if is_being_cancelled():
             raise
-        how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.calls.tool_cancelled_itself(call.name), is_error=True)
     except (Exception, SystemExit) as error:
         if deadline.expired:
             _notify(context)
@@ -109,7 +111,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         ask = Ask(output.asks.prompt, "question", output.asks.options, output.asks.multiple, (), output.asks_for_s)
         return Outcome(ask_back(command, call, state, work, ask), command.attempt)
     if output.asks is not None:
-        how, output = "failed", ToolOutput.of(prompts.nobody_to_ask(output.asks.prompt), is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.calls.nobody_to_ask(output.asks.prompt), is_error=True)
     active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
@@ -162,7 +164,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
         case Unknown() if asks_about_doubt(state, call):
             return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
         case Unknown():
-            doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
+            doubt = ToolOutput.of(prompts.calls.in_doubt(call.name), is_error=True)
             return _closed(command, call, work, doubt, "in_doubt", 0)
         case _:
             assert_never(answer)
@@ -202,7 +204,7 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
     """Nobody waits for the answer any more, but what the call set off may still take effect."""
     in_doubt = tool.effect not in _REPEATABLE
-    text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
+    text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
     # Of a call that is closed as timed out, its kind and its hint follow from that.
     failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
@@ -279,7 +281,7 @@ def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, byte
     try:
         return output, bodies.encode(output.parts), how
     except UnicodeEncodeError:  # in the name of an image, say
-        output = ToolOutput.of(prompts.result_not_text(tool), is_error=True)
+        output = ToolOutput.of(prompts.calls.result_not_text(tool), is_error=True)
         return output, bodies.encode(output.parts), "failed"
 
 

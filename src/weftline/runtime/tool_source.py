@@ -259,4 +259,4 @@ def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def _a2a_text(ref: A2ARef) -> str:
-    return ref.description or prompts.delegate_over_a2a(ref.name)
+    return ref.description or prompts.remote.delegate_over_a2a(ref.name)

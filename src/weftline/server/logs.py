@@ -41,10 +41,10 @@ _LEVELS = {
 _SHARED = (
     "weftline.store",
     "weftline.runtime.commits",
-    "weftline.runtime.loading",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
     "weftline.runtime.residents",
+    "weftline.runtime.task_set",
     "weftline.runtime.timers",
     "weftline.server.listener",
 )

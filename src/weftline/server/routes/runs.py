@@ -115,7 +115,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     once = idempotency_key(request) or ""
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        output = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
         await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
