@@ -116,7 +116,7 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
             match json.loads(request):
                 case int(pid):
                     answer = os.waitpid(pid, 0)[1]
-                case [arguments, env, folder]:
+                case [arguments, env, folder, own_session]:
                     answer = os.fork()
                     if not answer:
                         for other in list(selector.get_map().values()):
@@ -125,6 +125,8 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
                         for fd, place in zip(fds, (0, 1, 2), strict=True):
                             os.dup2(fd, place)
                             os.close(fd)
+                        if own_session:
+                            os.setsid()
                         os.environ.clear()
                         os.environ.update(env)
                         os.chdir(folder)
