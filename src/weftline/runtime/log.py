@@ -64,8 +64,11 @@ class Observer(Protocol):
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
-    def lost(self, run: LiveRun) -> None:
-        """Called when the run was dropped because its memory is ahead of a log that will not catch up."""
+    def lost(self, run: LiveRun, *, refused: bool) -> None:
+        """The run's memory is ahead of a log that will not catch up: it was dropped.
+
+        If the store has `refused` writes, `store_is_well` follows once it takes them again.
+        """
         ...
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
@@ -244,8 +247,8 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of the next loop iteration, so that one flush takes everything that this iteration
-            # appends, and what the tasks that it wakes append.
+            # Deferred to the end of the next iteration of the loop: one flush takes everything that this one produces,
+            # and what those append whom it has woken.
             self._kick_later()
         return write
 
@@ -466,7 +469,7 @@ class Log:
         run.log.outbox.pending = None
         self._touched = [other for other in self._touched if other is not run]
         self._fail_waiters(run, error)
-        self._observer.lost(run)
+        self._observer.lost(run, refused=self.refusal is not None)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
         for waiter in run.log.taken_waiters():
