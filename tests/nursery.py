@@ -42,16 +42,19 @@ _READ_BEFORE = (
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
     "weftline.agent.engine",
+    "weftline.api.operations",
     "weftline.cli.serve",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",
     "weftline.providers.openai.chat",
     "weftline.providers.openai.responses",
+    "weftline.server.routes.every",
     "weftline.server.serve",
     "weftline.store.memory",
     "weftline.store.sqlite.store",
     "weftline.testing",
+    "weftline.wire.spec_requests",
 )
 
 
@@ -116,7 +119,7 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
             match json.loads(request):
                 case int(pid):
                     answer = os.waitpid(pid, 0)[1]
-                case [arguments, env, folder]:
+                case [arguments, env, folder, own_session]:
                     answer = os.fork()
                     if not answer:
                         for other in list(selector.get_map().values()):
@@ -125,6 +128,8 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
                         for fd, place in zip(fds, (0, 1, 2), strict=True):
                             os.dup2(fd, place)
                             os.close(fd)
+                        if own_session:
+                            os.setsid()
                         os.environ.clear()
                         os.environ.update(env)
                         os.chdir(folder)

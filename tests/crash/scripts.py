@@ -7,9 +7,9 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
-from weftline.runtime import recovery
+from weftline.runtime import trials
 
-recovery.TRIAL_S = 0.1  # the last control of a run that died alone lasts twenty times as long
+trials.TRIAL_S = 0.1  # the last control of a run that died alone lasts twenty times as long
 
 
 def note(context, kind, args):

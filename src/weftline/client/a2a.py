@@ -124,7 +124,7 @@ class LocalA2A:
         text = answer_text(result) or ""
         if state in FAILED:
             raise ToolError(text or f"The agent {self.name} ended the task as {state}.")
-        return prompts.agent_waits(self.name, text) if state == WAITS else text
+        return prompts.remote.agent_waits(self.name, text) if state == WAITS else text
 
     def _remember(self, key: str, result: dict[str, Any]) -> None:
         known = self._conversations.pop(key, _Conversation())

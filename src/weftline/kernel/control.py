@@ -1,4 +1,4 @@
-"""The part of the log's vocabulary that is about what people outside want of a run: messages, a pause, its end."""
+"""The log's vocabulary for requests from outside: messages, pausing, resuming and cancelling."""
 
 from __future__ import annotations
 

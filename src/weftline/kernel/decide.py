@@ -1,12 +1,11 @@
 """`decide`: what a run needs next, from its state alone.
 
 Entries come before commands: the driver commits and folds them and asks again, and starts commands only when there is
-nothing left to append. All guards live below this: loop detection, budgets, caps, deadlines, cancel, pause, steering,
-doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model, `batches` on
-the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
+nothing left to append. All guards are below this module: loop detection, budgets, caps, deadlines, cancel, pause,
+steering, doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model,
+`batches` on the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
 
-Whether the process died in between makes no difference here: the state is the same, but for what `run.adopted` has
-marked as lost.
+A crash makes no difference here: the state is the same, except for what `run.adopted` has marked as lost.
 """
 
 from __future__ import annotations
@@ -25,7 +24,9 @@ NOTHING = Decision()
 
 
 def decide(s: State) -> Decision:
-    """What to append, or else what to start, and when to ask again; nothing for a run with unknown rules."""
+    """Returns what to append or, if nothing, what to start, and when to ask again; nothing for a run with unknown
+    rules.
+    """
     if s.step == "ended" or not s.created or s.rules not in KNOWN_RULES:
         return NOTHING
     if s.broken:
@@ -68,5 +69,5 @@ def _cancelled(s: State) -> Decision:
     if s.attempt.open:
         return Decision((New(settled(s, "cancelled")),))
     if s.open_children:
-        return Decision(due_at=0)  # they are cancelled first, also by the next process if this one dies
-    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.CANCELLED)
+        return Decision(due_at=0)  # they are cancelled first, by the next process if this one dies
+    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.calls.CANCELLED)

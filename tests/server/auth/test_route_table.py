@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 
 from .kit import named
 

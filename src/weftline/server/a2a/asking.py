@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from msgspec import Struct
 
-from weftline import prompts_people as prompts
+from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.entries import AwaitClosed
@@ -56,7 +56,7 @@ def put(asked: Sequence[OpenAwait], *, task: int) -> TaskMessage:
     below = any(one.run != task for one in asked)
     note = _note([one.kind for one in asked], below=below)
     if not note and read[0][1].multiple:
-        note = prompts.A2A_CHOICES
+        note = prompts.people.A2A_CHOICES
     return TaskMessage(name_of(asked[0], task=task), "agent", text, data, note)
 
 
@@ -77,7 +77,7 @@ def _in_words(body: AwaitBody) -> str:
 
 def how_to_answer(one: OpenAwait) -> str:
     """What a caller is told in addition whose message does not fit as an answer."""
-    return f" {prompts.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
+    return f" {prompts.people.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
 
 
 def reply(head: AwaitClosed, body: bytes) -> TaskMessage | None:
@@ -103,12 +103,12 @@ def _data(id: str, kind: str, body: AwaitBody) -> dict[str, Any]:
 def _note(kinds: list[str], *, below: bool) -> str:
     open_ = [number for number, kind in enumerate(kinds, 1) if kind in _ANSWERABLE]
     if len(open_) > 1:
-        return prompts.A2A_SEVERAL
+        return prompts.people.A2A_SEVERAL
     if open_ and len(kinds) > 1:
-        return prompts.a2a_one_of_several(open_[0])
+        return prompts.people.a2a_one_of_several(open_[0])
     if open_:
-        return prompts.A2A_PLAN if kinds == ["plan"] else ""
-    return prompts.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.A2A_CONFIRM
+        return prompts.people.A2A_PLAN if kinds == ["plan"] else ""
+    return prompts.people.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.people.A2A_CONFIRM
 
 
 def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
@@ -116,7 +116,7 @@ def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
     able = [one for one in asked if is_answerable(one)]
     if len(able) > 1:
         names = ", ".join([name_of(one, task=task) for one in able])
-        raise invalid("message.parts", f"the task asks several things ({names}). {prompts.A2A_SEVERAL}")
+        raise invalid("message.parts", f"the task asks several things ({names}). {prompts.people.A2A_SEVERAL}")
     return able[0] if able else None
 
 

@@ -103,7 +103,7 @@ def _file(number: int, part: FilePart) -> str | TakenAttachment:
         content = b64decode(part.data, validate=True).decode()
     except (binascii.Error, ValueError):
         raise invalid(f"message.parts[{number}]", "must be base64 of UTF-8 text.") from None
-    return prompts.attached_text(part.name or "file", content)
+    return prompts.models.attached_text(part.name or "file", content)
 
 
 def _attached(number: int, part: FilePart) -> TakenAttachment:

@@ -33,7 +33,6 @@ from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
-from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
@@ -116,7 +115,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     once = idempotency_key(request) or ""
     if body.oversize:
         # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        output = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
         await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
@@ -157,7 +156,7 @@ ROUTES = (
         narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
         query=(QueryParameter("profile", str, PROFILE),),
-        body=RunModel,
+        body="weftline.wire.run_spec:RunModel",
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 from msgspec.json import decode
 
-from weftline import prompts_compaction
+from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
@@ -68,7 +68,7 @@ def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> 
     marked = list(enumerate(messages))
     kept = [(at, message) for at, message in marked if at not in gone]
     if gone:
-        kept.append((gone[0], User.of(prompts_compaction.summary(summary.text), injected=True)))
+        kept.append((gone[0], User.of(prompts.compaction.summary(summary.text), injected=True)))
     return [message for _, message in sorted(kept, key=lambda one: one[0])]
 
 

@@ -1,5 +1,4 @@
-"""What a model reads about code that it writes, and what that code reads about the calls that it makes. Pinned by a
-test."""
+"""What a model reads about code that it writes, and what that code reads about the calls that it makes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the tools for files, commands and lists say to a model.
-
-They are prompts like those of `weftline.prompts`, and a test pins them likewise.
-"""
+"""What the tools for files, commands and lists say to a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model, or a person in its place, reads about calls that failed and results that are not whole. Pinned."""
+"""What a model, or a person in its place, reads about calls that failed and results that are not whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads when the policy of its run is in the way. Pinned by a test."""
+"""What a model reads when the policy of its run is in the way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools.
-
-The same rules as in `prompts` hold, and a test pins these texts too.
-"""
+"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a model reads about skills: the catalog, the content of one, and what the three skills tools say.
-
-A sibling of `prompts.py`, under the same rules: plain, complete, pinned by a test.
-"""
+"""What a model reads about skills: the catalog, the content of one, and what the three skills tools say."""
 
 from __future__ import annotations
 
