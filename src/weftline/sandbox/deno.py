@@ -30,17 +30,19 @@ _OWN_HEAP_BYTES = 16 << 20
 
 
 class DenoEngine:
-    """`warm` processes wait for code with the usual memory limit; `binary` is a deno other than the installed one."""
+    """`warm` processes (`WARM` by default) wait for code with the usual memory limit; `binary` is a deno other than the
+    installed one."""
 
     def __init__(
         self,
         *,
-        warm: int = WARM,
+        warm: int | None = None,
         binary: str | None = None,
         isolation: Isolation = "preferred",
         usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
     ) -> None:
         self._binary = binary
+        warm = WARM if warm is None else warm
         self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property

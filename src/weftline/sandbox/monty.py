@@ -40,16 +40,17 @@ _WORKER = Path(__file__).with_name("monty_worker.py")
 
 
 class MontyEngine:
-    """`warm` processes wait for code."""
+    """`warm` processes (`WARM` by default) wait for code."""
 
     def __init__(
         self,
         *,
-        warm: int = WARM,
+        warm: int | None = None,
         isolation: Isolation = "preferred",
         usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
     ) -> None:
         self._usual_bytes = usual_memory_limit_bytes
+        warm = WARM if warm is None else warm
         self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property
