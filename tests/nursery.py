@@ -42,16 +42,19 @@ _READ_BEFORE = (
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
     "weftline.agent.engine",
+    "weftline.api.operations",
     "weftline.cli.serve",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",
     "weftline.providers.openai.chat",
     "weftline.providers.openai.responses",
+    "weftline.server.routes.every",
     "weftline.server.serve",
     "weftline.store.memory",
     "weftline.store.sqlite.store",
     "weftline.testing",
+    "weftline.wire.spec_requests",
 )
 
 

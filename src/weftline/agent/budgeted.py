@@ -1,4 +1,4 @@
-"""What an engine can do with budgets: set limits while runs go on, and say what is spent."""
+"""The engine's methods for budgets: setting limits during runs, and reading what is spent."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class LimitUse(Struct, frozen=True):
     limit: float
     spent: float
     reserved: float
-    """For calls that are under way."""
+    """Reserved for calls in progress."""
     remaining: float
     on_exceeded: OnExceeded
     set_by: str = ""
-    """Who set it; "" for a limit that the run was started with."""
+    """Who set it; empty for a limit that the run was started with."""
     set_at: datetime | None = None
 
 
@@ -49,19 +49,19 @@ class BudgetUse(Struct, frozen=True):
 
     level: Level
     id: str | None
-    """None for the workspace; of an agent that is code, its name."""
+    """None for the workspace; for a code agent, its name."""
     limits: tuple[LimitUse, ...]
 
 
 class _Caller(Struct, frozen=True):
-    """The process that has the engine may see everything in its workspace."""
+    """The owner of the engine may see everything in its workspace."""
 
     workspace: int
     agents: tuple[str, ...] = ()
 
 
 class BudgetedRuns:
-    """The part of `Engine` that is about that."""
+    """The budget methods of `Engine`."""
 
     workspaces: Workspaces
     _workspace: int

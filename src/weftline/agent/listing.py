@@ -1,4 +1,4 @@
-"""What an engine is asked about its runs: what they ask people, which wait for their agents, what their logs say."""
+"""Reads for an engine about its runs: their open questions, which of them lack their agents, and their logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: 
 
 
 async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPlan], bool]) -> list[str]:
-    """The unfinished runs whose plans are not known here, newest first."""
+    """Returns the unfinished runs whose plans `knows` rejects, newest first."""
     found: list[str] = []
     before: int | None = None
     while rows := await host.runs(RunFilter(workspace=workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)):
@@ -44,7 +44,7 @@ async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPl
 
 
 def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
-    """Reads the facts of this run, and of those below it, that are of some kinds."""
+    """Returns a function that reads the facts of this run, and of the runs below it, by kind."""
 
     async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Stored]:
         found = key if run == run_id else ids.key_of(run)

@@ -21,15 +21,17 @@ Invoke = Callable[[], Awaitable[ToolOutput]]
 
 
 def server_of(call: PendingCall) -> str:
-    """The MCP server that carries out the call; "" for any other tool."""
+    """Returns the MCP server that executes the call; empty for any other tool."""
     return getattr(call.tool, "server", "")
 
 
 async def around(
     call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Ancestors
 ) -> ToolOutput:
-    """Asks the server, unless a gate has blocked the call or answered it. `display_name` is the model's name
-    for the tool."""
+    """Calls the server, unless a gate has blocked or answered the call.
+
+    `display_name` is the model's name for the tool.
+    """
     server = server_of(call)
     where: dict[str, Any] = {
         "turn": call.turn,

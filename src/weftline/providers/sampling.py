@@ -1,6 +1,6 @@
 """Which sampling settings a model accepts, and what is wrong with those that it does not.
 
-A family says what each of its models accepts (`sampling_limits`); if it does not say, everything is accepted.
+A family declares what each of its models accepts (`sampling_limits`); by default, everything is accepted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class SamplingLimits(Struct, frozen=True, kw_only=True):
     """What one model accepts."""
 
     max_temperature: float | None = 2.0
-    """None if it does not accept a temperature at all."""
+    """None if it accepts no temperature at all."""
     top_p: bool = True
     together: bool = True
-    """Whether it accepts temperature and top-p in one request."""
+    """Whether it accepts temperature and top-p together."""
     max_stops: int | None = None
-    """How many stop sequences; 0 for none at all, None for any number."""
+    """How many stop sequences; 0 for none, None for any number."""
     blank_stops: bool = True
-    """Whether a stop sequence may be nothing but white space."""
+    """Whether a stop sequence may consist of white space."""
     min_output_tokens: int = 1
     max_output_tokens: int | None = None
     condition: str = ""
@@ -33,7 +33,7 @@ ANYTHING = SamplingLimits()
 
 
 def issues_of(sampling: Sampling, limits: SamplingLimits, *, model: str) -> list[Issue]:
-    """What the model would refuse, by field of the request."""
+    """Returns what the model would refuse, by field of the request."""
     issues: list[Issue] = []
     when = f" {limits.condition}" if limits.condition else ""
     temperature, top_p = sampling.temperature, sampling.top_p

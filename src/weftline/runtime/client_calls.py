@@ -26,8 +26,9 @@ from weftline.runtime.engine import Leased
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.provided import Faults, Provided, open_calls, refusal, require_whole, results_of, was_provided
-from weftline.runtime.residents import Residents
+from weftline.runtime.roles import RunLoader
 from weftline.runtime.step import offer_body
+from weftline.runtime.timers import Timers
 from weftline.store.base import LogStore
 from weftline.tools.base import ToolOutput
 
@@ -41,7 +42,8 @@ class ClientCalls:
         self,
         store: LogStore,
         log: Log,
-        residents: Residents,
+        loader: RunLoader,
+        timers: Timers,
         append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
         settled: Callable[[LiveRun], Awaitable[None]],
         *,
@@ -49,7 +51,8 @@ class ClientCalls:
     ) -> None:
         self._store = store
         self._log = log
-        self._residents = residents
+        self._load = loader.load
+        self._timers = timers
         self._append = append
         self._settled = settled
         self._open_tools = open_tools
@@ -59,11 +62,11 @@ class ClientCalls:
     ) -> bool:
         """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         question = None if run.state.ended else open_question(run.state, call_id)
         if question is not None and not _is_of_client(run.work.plan, run.state.batch.calls[question.index].name):
             output = await self._fitting(run, question, output)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         state, lease = run.state, _digest(token)
         question = None if state.ended or state.control.cancel else open_question(state, call_id)
         if question is None or not answerable(question, lease):
@@ -106,13 +109,13 @@ class ClientCalls:
     ) -> bool:
         """The results of all calls of a turn that wait for somebody outside, under the id of that wait."""
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if not _is_over(run):
             await self._open_tools(run)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
         made = await results_of(results, names, run.work.toolbox, faults=faults)
-        run = await self._residents.load(key)
+        run = await self._load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}
         try:
@@ -180,11 +183,11 @@ class ClientCalls:
         lease = None if taken is None else taken.lease
         if lease is None or lease.token != head.token:  # it was cancelled or answered while this was being written
             raise self._gone(run, token)
-        return Leased(token, self._residents.timers.lease_ends(lease), lease_us, attempt)
+        return Leased(token, self._timers.lease_ends(lease), lease_us, attempt)
 
     async def _offered(self, key: int, call_id: str, *, token: str = "") -> tuple[LiveRun, Question]:
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         question = None if run.state.ended or run.state.control.cancel else open_question(run.state, call_id)
         if question is None:
             await self._settled(run)
@@ -206,7 +209,7 @@ class ClientCalls:
     def _held(self, run: LiveRun, question: Question) -> Conflict:
         lease = question.lease
         assert lease is not None
-        ends_at = self._residents.timers.lease_ends(lease)
+        ends_at = self._timers.lease_ends(lease)
         message = "Another client is executing this call."
         return Conflict(message, code="lease_held", lease_ends_at=ends_at)
 

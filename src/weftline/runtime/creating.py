@@ -28,8 +28,8 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.cutting import input_bytes
 from weftline.runtime.fallbacks import check_fallbacks
+from weftline.runtime.fleet import Fleet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
@@ -39,9 +39,9 @@ _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
-    """`residents` is set before the first run is created."""
+    """`fleet` is set before the first run is created."""
 
-    residents: Residents
+    fleet: Fleet
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RunCreator:
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
-            self.residents.require_room(workspace)
+            self.fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
             new = NewRun(
                 ids.new_salt() if run_id is None else ids.given(run_id),
@@ -149,7 +149,7 @@ class RunCreator:
                 history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
-            durable = self.residents.log.mark(run, outside=True)
+            durable = self.fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
                 once.release(slot)
@@ -185,11 +185,11 @@ class RunCreator:
         log = RunLog(self._store.log.next_epoch())
         residency = PARKED if new.thread is None else BEHIND  # until its commit says that it may move
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
-        self.residents.add(run)
+        self.fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        self.residents.driver.record(run, (Draft(created, bodies.encode(body)),))
-        self.residents.begin(run)
+        self.fleet.driver.record(run, (Draft(created, bodies.encode(body)),))
+        self.fleet.dispatcher.begin(run)
         return run
 
     def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:

@@ -42,6 +42,7 @@ from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.finding import given_key
+from weftline.runtime.fleet import Fleet
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -57,7 +58,6 @@ from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
-from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
@@ -155,7 +155,7 @@ class EmbeddedEngine(StoredRuns):
                 carry_out=self._carry_out,
             )
 
-        self._residents = Residents(
+        fleet = self._fleet = Fleet(
             store,
             clock=self.clock,
             hub=self._hub,
@@ -165,27 +165,29 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             max_recoveries=self._max_recoveries,
         )
-        opener.family = creator.residents = self._residents
+        creator.fleet = fleet
+        opener.loader, opener.mover = fleet.loader, fleet.dispatcher
         if isinstance(self._tools, EndListener):
-            self._residents.commits.on_unopened_end = partial(_notify_end, self._tools)
-        self._log = self._residents.log
-        self._recovery = self._residents.recovery
+            fleet.commits.on_unopened_end = partial(_notify_end, self._tools)
+        self._log = fleet.log
+        self._recovery = fleet.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
-        self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
-        load = self._residents.load
+        self._client_calls = ClientCalls(
+            store, log, fleet.loader, fleet.timers, append, self._settled, open_tools=tools
+        )
+        self._load = load = fleet.loader.load
         self._await_answers = AwaitAnswers(store, load, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         try:
             await creator.open()
-            await self._residents.count_queued()
+            await fleet.count_queued()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)
             else:
                 await self._carry_on()
         except BaseException:
-            self._recovery.stop()
-            self._residents.abandon()
+            fleet.abandon()
             raise
         self.ready = True
         return self
@@ -220,7 +222,7 @@ class EmbeddedEngine(StoredRuns):
         if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._residents.timers.was_away()
+                self._fleet.timers.was_away()
                 await self._carry_on()
         return resumed
 
@@ -233,15 +235,14 @@ class EmbeddedEngine(StoredRuns):
     async def drain(self, drain_s: float) -> None:
         """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
         self.ready = False
-        self._recovery.stop()
-        await self._residents.shut_down(drain_s)
+        await self._fleet.drain(drain_s)
 
     async def cut(self) -> bool:
         """Cuts off what is still under way, makes everything appended durable, and ends all streams.
 
         Returns False if the store refused some of it to the last.
         """
-        whole = await self._residents.cut()
+        whole = await self._fleet.cut()
         self._hub.end_all()
         return whole
 
@@ -259,7 +260,7 @@ class EmbeddedEngine(StoredRuns):
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
-        self._residents.commits.on_ended = ended
+        self._fleet.commits.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
@@ -298,8 +299,10 @@ class EmbeddedEngine(StoredRuns):
         await self._wake_waiting(workspace, by=by)
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
-        residents, append = self._residents, self._append
-        await wake_waiting(self._log_store, self._ledger, residents, workspace=workspace, append=append, by=by)
+        fleet, append = self._fleet, self._append
+        await wake_waiting(
+            self._log_store, self._ledger, fleet.residents, fleet.loader, workspace=workspace, append=append, by=by
+        )
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._creator.created_before(workspace, idempotency)
@@ -314,7 +317,7 @@ class EmbeddedEngine(StoredRuns):
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if not accepts(run.state, head):
             return False
         await self._append(run, head, body)
@@ -373,18 +376,18 @@ class EmbeddedEngine(StoredRuns):
 
     async def waits_for_people(self, key: int) -> bool:
         """Whether neither the run nor any run below it moves before a person has answered."""
-        return await waits_for_people(key, load=self._residents.load, settled=self._settled)
+        return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
-        run = await self._residents.load(key)
+        run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
         if not run.state.ended:  # what is under way is stopped first, and children end first
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
 
@@ -453,7 +456,7 @@ class EmbeddedEngine(StoredRuns):
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if run.state.ended or run.state.control.cancel:
             await self._settled(run)
             raise run_has_ended()
@@ -464,7 +467,7 @@ class EmbeddedEngine(StoredRuns):
         await self._append_all(run, (Draft(head, body),))
 
     async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
-        self._residents.append(run, drafts)
+        self._fleet.dispatcher.append(run, drafts)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
@@ -481,7 +484,7 @@ class EmbeddedEngine(StoredRuns):
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key = parsed[0]
-            run = self._residents.resident(key)
+            run = self._fleet.loader.resident(key)
             owner = (run.id, run.workspace) if run is not None else self._hub.owner(key)
             if owner is None and (row := await self._log_store.run(key)) is not None:
                 owner = (ids.run_id(key, row.salt), row.workspace)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
@@ -21,28 +20,20 @@ from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import stands_still
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.runtime.supported import unsupported
+from weftline.runtime.task_set import TaskSet
 from weftline.store.base import LogReader, Stored, Write
 
 logger = logging.getLogger(__name__)
 
 
-class Fleet(Protocol):
-    """What lineage needs from the runs in memory."""
-
-    def resident(self, key: int) -> LiveRun | None: ...
-    async def load_surely(self, key: int) -> LiveRun: ...
-    def consider(self, run: LiveRun) -> None: ...
-
-    def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
-        ...
-
-
 class Lineage:
-    def __init__(self, store: LogReader, fleet: Fleet) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, tasks: TaskSet) -> None:
         self._store = store
-        self._fleet = fleet
+        self._loader = loader
+        self._mover = mover
+        self._tasks = tasks
         self._news: set[int] = set()
         """Runs with a child that ended while they were not in memory."""
 
@@ -51,7 +42,7 @@ class Lineage:
         link = child.state.parent
         assert link is not None
         key = ids.parent_key(link)
-        parent = self._fleet.resident(key)
+        parent = self._loader.resident(key)
         if parent is None or parent.gone:
             self._news.add(key)
             return False
@@ -59,7 +50,7 @@ class Lineage:
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)
         elapsed_us = last.at - (child.log.row.started_at or last.at)
-        self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
+        self._mover.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
     async def undelivered_ends(self, parent: LiveRun) -> list[Draft]:
@@ -78,13 +69,18 @@ class Lineage:
     async def wake(self, key: int) -> None:
         """Carries on a run that became due in the store: a new child, or the parent of one that has ended."""
         try:
-            run = await self._fleet.load_surely(key)
+            run = await self._loader.load_surely(key)
         except (NotFound, Conflict) as error:
             logger.warning("a run that is due is left alone: %s", error.message)
         else:
-            self._fleet.consider(run)
+            self._mover.consider(run)
         finally:
             self._news.discard(key)
+
+    def cut_children(self, run: LiveRun) -> None:
+        """Cancels the children of a run whose time is up; its own calls are closed already."""
+        if run.state.policy.reached == "time_budget" and run.state.open_children:
+            self._tasks.spawn(self.cancel(run.state.open_children))
 
     async def cancel(self, children: Sequence[str], *, by: str = "") -> None:
         """Cancels the children of a run that `by` has cancelled; it ends when they have.
@@ -95,11 +91,11 @@ class Lineage:
 
     async def _cancel_one(self, child: str, *, by: str) -> None:
         try:
-            run = await self._fleet.load_surely(ids.key_of(child))
+            run = await self._loader.load_surely(ids.key_of(child))
         except (NotFound, Conflict) as error:
             logger.warning("the child run %s is left alone: %s", child, error.message)
         else:
-            self._fleet.take(run, Draft(CancelRequested("parent", by)))
+            self._mover.take(run, Draft(CancelRequested("parent", by)))
 
 
 def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:

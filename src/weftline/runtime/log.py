@@ -64,8 +64,11 @@ class Observer(Protocol):
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
-    def lost(self, run: LiveRun) -> None:
-        """The run's memory is ahead of a log that will not catch up: it was dropped."""
+    def lost(self, run: LiveRun, *, refused: bool) -> None:
+        """The run's memory is ahead of a log that will not catch up: it was dropped.
+
+        If the store has `refused` writes, `store_is_well` follows once it takes them again.
+        """
         ...
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
@@ -456,7 +459,7 @@ class Log:
         run.log.outbox.pending = None
         self._touched = [other for other in self._touched if other is not run]
         self._fail_waiters(run, error)
-        self._observer.lost(run)
+        self._observer.lost(run, refused=self.refusal is not None)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
         for waiter in run.log.taken_waiters():

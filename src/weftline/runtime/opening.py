@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.deploys import DeployAdopted
-from weftline.kernel.entries import HistoryPinned, InstructionsRendered
+from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
@@ -21,6 +21,7 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.recovery import adoption
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
@@ -35,17 +36,12 @@ class Names(Protocol):
     async def session(self, thread: int) -> str | None: ...
 
 
-class Family(Protocol):
-    """Where the runs above a child are found: their code hears of what it does."""
-
-    async def load_surely(self, key: int) -> LiveRun: ...
-
-    def orphaned(self, run: LiveRun) -> None:
-        """The parent of the run has ended."""
-        ...
-
-
 class RunOpener:
+    """`loader` and `mover` are set before the first run is opened."""
+
+    loader: RunLoader
+    mover: RunMover
+
     def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
         self._store = store
         self._models = models
@@ -53,7 +49,6 @@ class RunOpener:
         self._names = names
         self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By run, for as long as somebody holds it or waits for it."""
-        self.family: Family | None = None
 
     async def open_tools(self, run: LiveRun) -> None:
         """Makes the tools of a run that is not driven, to check what somebody says about one of its calls."""
@@ -114,10 +109,11 @@ class RunOpener:
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
-        if run.parent is not None and self.family is not None:
-            parent = await self.family.load_surely(run.parent)
+        if run.parent is not None:
+            parent = await self.loader.load_surely(run.parent)
             if parent.state.ended:
-                self.family.orphaned(run)
+                # Only a damaged one ends before its children.
+                self.mover.take(run, Draft(CancelRequested("parent")))
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may want it at the same time.

@@ -5,7 +5,7 @@ After `kill -9` the next process
 
 1. reads which runs are due at once, and has their rows say that they are on trial (`Recovery.begin`);
 2. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
-3. asks `decide` whether there is something to do, and if so gives the run a driver (`Fleet.consider`);
+3. asks `decide` whether there is something to do, and if so gives the run a driver (`Dispatcher.consider`);
 4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what the dead process was at is lost;
 5. continues as usual: `decide` says what becomes of lost work (`weftline.kernel.lost`).
 
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import DecodeError, Raw, convert
 from msgspec.structs import replace
@@ -49,6 +49,7 @@ from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.cutting import input_bytes
 from weftline.runtime.finding import public_id
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, Row, RunLog, StoredState, WorkingSet
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.runtime.step import write_down
 from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
@@ -177,37 +178,21 @@ def adoption(run: LiveRun, epoch: int) -> list[Draft]:
 # What happens after the process died
 
 
-class Fleet(Protocol):
-    """What recovery needs from the runs in memory."""
-
-    @property
-    def stopping(self) -> bool: ...
-
-    def resident(self, key: int) -> LiveRun | None: ...
-
-    async def load(self, key: int) -> LiveRun:
-        """Brings a run into memory. Raises `StoreError` if it cannot be read."""
-        ...
-
-    async def load_surely(self, key: int) -> LiveRun:
-        """Brings a run into memory, as soon as the store can be read."""
-        ...
-
-    def consider(self, run: LiveRun) -> None:
-        """Schedules the run if there is something to do."""
-        ...
-
-    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
-        """Ends a run without its driver. The last fact is the terminal one."""
-        ...
-
-    def wake_at(self, due_at: int) -> None: ...
-
-
 class Recovery:
-    def __init__(self, store: LogStore, fleet: Fleet, *, max_recoveries: int = MAX_RECOVERIES) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        loader: RunLoader,
+        mover: RunMover,
+        *,
+        wake_at: Callable[[int], None],
+        max_recoveries: int = MAX_RECOVERIES,
+    ) -> None:
+        """`wake_at` sets the timer for runs that wait for a time."""
         self._store = store
-        self._fleet = fleet
+        self._loader = loader
+        self._mover = mover
+        self._wake_at = wake_at
         self._max_recoveries = max_recoveries
         self._failures: dict[int, int] = {}
         """How often a run's driver raised since something the run began last ended."""
@@ -254,7 +239,7 @@ class Recovery:
         _report(len(fresh), len(suspects), unclean=store.unclean)
         due = await store.next_due(0)
         if due is not None:
-            self._fleet.wake_at(due)
+            self._wake_at(due)
 
     async def _recover_all(self, keys: Sequence[int]) -> None:
         for key in keys:
@@ -281,17 +266,17 @@ class Recovery:
             while rows := await self._store.under_way(after=after, limit=_PAGE):
                 after = rows[-1].key
                 for row in rows:
-                    if self._fleet.resident(row.key) is None and not self.trials.is_waiting(row.key):
+                    if self._loader.resident(row.key) is None and not self.trials.is_waiting(row.key):
                         await self._recover(row.key)
             due = await self._store.next_due(0)
         except StoreError as error:
             logger.error("the due runs cannot be read, trying again: %s", error.message)
             await asyncio.sleep(STORE_RETRY_S)
-            if not self._fleet.stopping:
+            if not self._mover.stopping:
                 self._tasks.spawn(self.pick_up())
             return
         if due is not None:
-            self._fleet.wake_at(due)
+            self._wake_at(due)
 
     async def again(self, key: int, error: BaseException) -> None:
         """A driver raised, which should never happen: tries again, and gives the run up after so many times in a row.
@@ -312,10 +297,10 @@ class Recovery:
 
     async def _recover(self, key: int, *, retry_s: float = 0.0) -> None:
         """Loads a run and continues it; one that cannot be read is tried again beside the others, not before them."""
-        if self._fleet.stopping:
+        if self._mover.stopping:
             return
         try:
-            run = await self._fleet.load(key)
+            run = await self._loader.load(key)
         except StoreError as error:
             name = await public_id(self._store, key)
             logger.error("run %s cannot be loaded, trying again: %s", name, error.message)
@@ -328,7 +313,7 @@ class Recovery:
         except Exception:  # nothing is wrong with the others
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
-            self._fleet.consider(run)
+            self._mover.consider(run)
             return
         await self.trials.not_loaded(key)
 
@@ -338,7 +323,7 @@ class Recovery:
 
     async def _give_up_from_log(self, key: int) -> None:
         try:
-            run = await self._fleet.load_surely(key)
+            run = await self._loader.load_surely(key)
         except WeftlineError:
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
@@ -358,7 +343,7 @@ class Recovery:
             state = evolve(state, lost.head, state.now)
         damaged = replace(state, broken=state.broken or "its recovery failed repeatedly")
         facts += [Draft(new.head, plain_body(new)) for new in decide(damaged).append]
-        self._fleet.end_by_force(run, facts)
+        self._mover.end_by_force(run, facts)
 
 
 def _report(fresh: int, suspects: int, *, unclean: bool) -> None:

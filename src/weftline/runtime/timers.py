@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from heapq import heappop, heappush
-from typing import Protocol
 
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel import policies
@@ -20,6 +19,7 @@ from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
 from weftline.runtime.finding import public_id
 from weftline.runtime.live import LiveRun
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.store.base import LogReader
 
 logger = logging.getLogger(__name__)
@@ -31,27 +31,11 @@ MAX_GRACE_US = 300_000_000
 _PAGE = 1000
 
 
-class Fleet(Protocol):
-    """What timers need from the runs in memory."""
-
-    @property
-    def resting(self) -> bool:
-        """Nothing may move: the server is stopping, or its store is held."""
-        ...
-
-    def resident(self, key: int) -> LiveRun | None: ...
-
-    async def load(self, key: int) -> LiveRun: ...
-
-    def fire(self, run: LiveRun, now: int) -> None:
-        """Tells the run what time it is."""
-        ...
-
-
 class Timers:
-    def __init__(self, store: LogReader, fleet: Fleet, *, clock: Clock) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, *, clock: Clock) -> None:
         self._store = store
-        self._fleet = fleet
+        self._loader = loader
+        self._mover = mover
         self._clock = clock
         self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
@@ -109,7 +93,7 @@ class Timers:
 
     def _ring(self) -> None:
         """Some run is due."""
-        if self._fleet.resting:
+        if self._mover.resting:
             return
         now = self._clock.now_us()
         self._fire_driven(now)
@@ -125,7 +109,7 @@ class Timers:
             if self._watched.get(key) != due_at:
                 continue  # an earlier time took its place
             del self._watched[key]
-            run = self._fleet.resident(key)
+            run = self._loader.resident(key)
             if run is not None and run.active and run.driving.due_at is not None:
                 if run.driving.due_at > now:
                     self.watch(run, run.driving.due_at)
@@ -140,7 +124,7 @@ class Timers:
             while due := await self._store.due(now, after=after, limit=_PAGE):
                 after = due[-1]
                 for _, key in due:
-                    if self._fleet.resting:
+                    if self._mover.resting:
                         return
                     await self._fire_one(key, now)
             upcoming = await self._store.next_due(now)
@@ -153,7 +137,7 @@ class Timers:
     async def _fire_one(self, key: int, now: int) -> None:
         """A run that cannot be loaded does not keep the others waiting."""
         try:
-            run = await self._fleet.load(key)
+            run = await self._loader.load(key)
         except (Conflict, NotFound):
             return  # from a newer version, or gone by now
         except Exception:
@@ -176,7 +160,7 @@ class Timers:
     def _fire(self, run: LiveRun, now: int) -> None:
         grace_ends = self._grace_ends(run, now)
         if grace_ends is None:
-            self._fleet.fire(run, now)
+            self._mover.fire(run, now)
         elif run.active:
             self.watch(run, grace_ends)
         else:

@@ -8,7 +8,7 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,7 @@ from weftline.agent.listing import facts_around
 from weftline.agent.loader import AgentsFile, load_agents_file
 from weftline.agent.run_traces import RunTraces, trace_agents
 from weftline.agent.sources import AgentTools, Setup, require_durable
-from weftline.api.control import Control
-from weftline.api.operations import operations
+from weftline.api.control import Control, Operation
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.config import Config, load_config
@@ -49,7 +48,8 @@ from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
-from weftline.server.routes import ROUTES
+from weftline.server.router import Route
+from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
@@ -227,7 +227,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
     await engine.start()
     traces = RunTraces(engine) if options.traces else None
-    app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
+    app = App(
+        engine,
+        store,
+        catalogs,
+        FIRST,
+        options=options,
+        read_document=partial(read_document, pages),
+        code=code,
+        every_route=_every_route,
+    )
     deliveries = WebhookDeliveries(
         app.workspaces,
         peers,
@@ -246,8 +255,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     async def list_own_tools() -> list[LoadedTool]:
         return loaded_tools(own_tools)
 
+    def load_operations() -> Mapping[str, Operation]:
+        from weftline.api.operations import operations  # only a command of an administrator needs them
+
+        return {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools}
+
     control = Control(
-        {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools},
+        load_operations,
         announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
@@ -287,7 +301,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
         scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
-        warm = asyncio.create_task(_warm_up(transport, models))
+        warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
@@ -323,8 +337,15 @@ async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> N
     await work()
 
 
-async def _warm_up(transport: AiohttpTransport, models: Catalog) -> None:
-    """What the first model call needs, which would take it a quarter of a second, and with it everybody else."""
+def _every_route() -> tuple[Route, ...]:
+    from weftline.server.routes.every import ROUTES  # takes as long as the whole start
+
+    return ROUTES
+
+
+async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:
+    """What the first requests and model calls need: they would take half a second for it, and with them all others."""
+    await app.load_routes()
     await transport.preload()
     await models.preload()
 

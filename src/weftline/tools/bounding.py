@@ -1,4 +1,4 @@
-"""Results that are a part of something larger: what a tool has to say about that, and how the model reads it."""
+"""Partial results: what a tool reports about them, and how the model reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weftline.outcome import Bounds
 from weftline.tools.base import Tool, ToolOutput
 
 _OWN = ("returned", "total", "truncated", "refinement_hint")
-"""What the runtime writes into the JSON of a bounded result; a tool cannot."""
+"""The fields that the runtime writes into the JSON of a bounded result, overriding the tool's."""
 
 
 class Paging(Struct, frozen=True):
@@ -42,12 +42,12 @@ class Bounded(Struct, frozen=True, kw_only=True):
 
 
 def bounded_of(tool: Tool) -> Paging | bool:
-    """Whether, and how, a tool says that its results are a part of something larger."""
+    """Whether, and how, a tool declares that its results are partial."""
     return getattr(tool, "bounded", False)
 
 
 def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
-    """The output as the model reads it, with its bounds; an error if the tool has not kept its word about them."""
+    """Returns the output as the model reads it, with its bounds; an error if these are not as declared."""
     declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
@@ -71,7 +71,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
 
 
 def bounds_fault(tool: Tool, output: ToolOutput) -> str:
-    """What is wrong with the bounds of an output, which has some or needs some; "" if nothing is."""
+    """Returns what is wrong with the bounds of an output that has or needs some; empty if nothing is."""
     declared, bounds = bounded_of(tool), output.bounds
     if bounds is None:
         return "it says nothing about how much it returned"

@@ -1,4 +1,4 @@
-"""Tools stored in a workspace: one HTTP request each, built from templates."""
+"""Tools stored in a workspace that send one HTTP request each, built from templates."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class HttpSpec(Struct, frozen=True, omit_defaults=True):
     effect: Effect | None = None
     timeout_s: float = TIMEOUT_S
     secrets: tuple[str, ...] = ()
-    """Their names; the values are stored apart, sealed."""
+    """Their names; the values are stored separately, sealed."""
 
 
 def whole_tool(spec: HttpSpec, secrets: Mapping[str, str]) -> tuple[HttpSpec, dict[str, str]]:
-    """A tool and its secrets, with its full address restored if that was kept among them."""
+    """Returns a tool and its secrets, with its full address restored if that was stored as a secret."""
     kept = dict(secrets)
     return replace(spec, url=kept.pop(SEALED_URL, spec.url)), kept
 
@@ -62,7 +62,7 @@ class HttpTool(RemoteTool):
     """One request. Arguments that the templates do not use go into the query, or make up the JSON body.
 
     Methods other than GET and HEAD carry the call's `Idempotency-Key`. A status of 400 or above is an error result, and
-    secrets that an answer repeats are redacted.
+    secrets that appear in a response are redacted.
     """
 
     def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:
@@ -73,7 +73,7 @@ class HttpTool(RemoteTool):
         )
         self.effect: Effect = spec.effect or ("read" if spec.method in _READS else "once")
         self.concurrent = self.effect == "read"
-        # The request's own timeout comes first and says more.
+        # The request's own timeout comes first and gives a better error.
         self.timeout_s = spec.timeout_s + 5.0
         self._http = spec
         self._body: object = None if spec.body is UNSET else msgspec.json.decode(bytes(spec.body))

@@ -1,4 +1,4 @@
-"""Tools stored in a workspace that are code: it runs in a sandbox, with its arguments and secrets and nothing else."""
+"""Tools stored in a workspace that are code. It runs in a sandbox, with its arguments and secrets and nothing else."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from weftline.tools.schema import object_schema
 
 TIMEOUT_S = 30.0
 MAX_WAIT_S = 300.0
-"""How long code may wait for its turn, which does not count as running."""
+"""How long code may wait for a slot, which does not count as running."""
 _END_S = 10.0
-"""The time left to end it and report on it before the whole call is given up."""
+"""The time left to end it and report before the whole call is given up."""
 
 
 class CodeSpec(Struct, frozen=True, omit_defaults=True):
-    """A stored tool of code, without its secrets. Its default export is called with the arguments, as one object."""
+    """A stored code tool, without its secrets. Its default export is called with the arguments, as one object."""
 
     name: str
     source: str
@@ -37,11 +37,11 @@ class CodeSpec(Struct, frozen=True, omit_defaults=True):
     effect: Effect | None = None
     timeout_s: float = TIMEOUT_S
     secrets: tuple[str, ...] = ()
-    """Their names; the values are stored apart, sealed."""
+    """Their names; the values are stored separately, sealed."""
 
 
 class StoredCodeTool(RemoteTool):
-    """What the code returns, logs or throws may repeat its secrets: they are redacted, as with every such tool."""
+    """A stored code tool. Secrets in what the code returns, logs or throws are redacted."""
 
     def __init__(self, spec: CodeSpec, *, secrets: Mapping[str, str], sandbox: Sandbox) -> None:
         parameters = None if spec.parameters is UNSET else spec.parameters

@@ -18,7 +18,7 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
 from weftline.tools.base import Tool

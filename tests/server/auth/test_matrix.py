@@ -11,7 +11,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route, Router
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.workspace.grants import ACCESS_S
 from weftline.workspace.scopes import SCOPES
 

@@ -1,4 +1,4 @@
-"""Files and scripts of a skill: what is shown of a file, and how a script is started."""
+"""Files and scripts of a skill: reading lines of a file, and the command that starts a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weftline.tools.base import ToolFailed
 
 MAX_BYTES = 262_144
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""What is read to get at the lines that are asked for."""
+"""How much is read to find the requested lines."""
 
 LANGUAGES = {
     ".bash": "bash",
@@ -25,15 +25,15 @@ LANGUAGES = {
     ".rb": "ruby",
     ".sh": "sh",
 }
-"""What runs a script that is not executable, by its suffix."""
+"""The interpreters of scripts that are not executable, by suffix."""
 _SHEBANG_BYTES = 256
 
 
 def read_lines(directory: str, path: str, *, offset: int, limit: int) -> str:
-    """Lines of a file of the skill in `directory`, from line `offset` (the first is 1).
+    """Returns lines of a file of the skill in `directory`, from line `offset` (the first is 1).
 
     Raises:
-        ToolFailed: if the file is not there, is outside of the directory, or is not a file.
+        ToolFailed: if the file does not exist, is outside of the directory, or is not a regular file.
     """
     try:
         data = read_inside(directory, path, max_bytes=MAX_FILE_BYTES)
@@ -76,13 +76,13 @@ def _lines(path: str, text: str, *, offset: int, limit: int) -> str:
 
 
 def script_command(directory: str, script: str) -> list[str]:
-    """The arguments that start a script of the skill in `directory`, by its real place in it.
+    """Returns the arguments that start a script of the skill in `directory`, by its real path.
 
-    Whoever could exchange the script between this and its start could as well have written another one, so nothing
-    more is done against that; what is refused is a script from elsewhere.
+    Only a script from elsewhere is refused. Swapping the script before it starts is not prevented: whoever can do that
+    could also have written it.
 
     Raises:
-        ToolFailed: if it is not there, is outside of the directory, or cannot be run.
+        ToolFailed: if it does not exist, is outside of the directory, or cannot be run.
     """
     try:
         with open_inside(directory, script) as opened:
@@ -101,7 +101,7 @@ def script_command(directory: str, script: str) -> list[str]:
 
 
 def _interpreter(opened: Opened) -> list[str] | None:
-    """What has to stand before the script: nothing if it can run by itself, None if nobody knows."""
+    """Returns what precedes the script: nothing if it runs by itself, None if its interpreter is unknown."""
     head = os.read(opened.fd, _SHEBANG_BYTES)
     executable = bool(opened.mode & 0o111)
     if head.startswith(b"#!"):

@@ -1,4 +1,4 @@
-"""Arithmetic without `eval`: the expression is parsed, and only numbers and the operations below are carried out."""
+"""Arithmetic without `eval`: the expression is parsed, and only numbers and the operations below are evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time, which a model does not know."""
+"""The tool `current_time`, as models do not know the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a page of the web.
+"""The tool `fetch`, which reads web pages.
 
 agent = Agent("openai:gpt-5", tools=[fetch()])
 """
@@ -35,7 +35,7 @@ _HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/js
 
 
 def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
-    """The tool `fetch`, which reaches what `dialer` may reach."""
+    """Returns the tool `fetch` for addresses that `dialer` may reach."""
 
     @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
     async def fetch(context: ToolContext, url: str, start: int = 0) -> str:
@@ -63,7 +63,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
 
 
 class Fetch:
-    """The set of tools that is the tool `fetch`: it has connections while it is open."""
+    """The toolset that consists of the tool `fetch`. It has connections while it is open."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
@@ -85,7 +85,7 @@ def fetch(*, private: bool = False, hosts: Sequence[str] = ()) -> Fetch:
 
     Args:
         private: Whether it may also read this machine and private networks (never cloud metadata addresses).
-        hosts: Names of hosts that it may read wherever they are.
+        hosts: Names of hosts that it may read, whatever their addresses.
     """
     if isinstance(hosts, str):
         raise TypeError(f"hosts is a list of names, such as hosts=[{hosts!r}]")

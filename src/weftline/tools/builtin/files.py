@@ -1,4 +1,4 @@
-"""The tools for files: what an agent may touch is `root` and below, and with `write=False` it may only look.
+"""The tools for files. An agent may only access files below `root`, and with `write=False` it may only read them.
 
 agent = Agent("openai:gpt-5", tools=[files("./project", write=False)])
 """
@@ -31,14 +31,14 @@ from weftline.tools.workers import shared_workers
 SKIPPED = frozenset(
     {".git", ".hg", ".svn", ".tox", ".nox", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 )
-"""Directories that `glob` and `grep` leave out unless they start inside one: nobody looks for anything there."""
+"""Directories that `glob` and `grep` leave out unless they start inside one, as searches rarely mean them."""
 HEAD_LIMIT = 250
 MAX_ENTRIES = 1000
 TIMEOUT_S = 120.0
 
 
 class Files:
-    """A toolset. `tools` are the tools themselves, for whoever wants some of them."""
+    """The toolset for files. `tools` has the single tools, to pick some of them."""
 
     def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
         self._place = place
@@ -221,12 +221,12 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
 
 
 class WriteFile(FunctionTool[..., Any]):
-    """The tool `write_file`. `prior_content` is for those who want to see what it is about to replace."""
+    """The tool `write_file`. `prior_content` returns what it is about to replace."""
 
     changing: Changing
 
     async def prior_content(self, args: bytes) -> str | None:
-        """The content of the file that a call would replace; None if there is no such file, or none that is text."""
+        """Returns the content of the file that a call would replace; None if it does not exist or is not text."""
         path = msgspec.json.decode(args, type=dict[str, object]).get("path")
         try:
             async with errors_for_model():

@@ -1,4 +1,4 @@
-"""The tool `shell`. Its result keeps the end of what a command printed: that is where errors are."""
+"""The tool `shell`. Its result keeps the end of what a command printed, as errors are there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from weftline.tools.function import tool
 MAX_OUTPUT_BYTES = 32_768
 MAX_TIMEOUT_S = 600.0
 _ENDING_S = 30.0
-"""What ending a command may take on top of its time."""
+"""How long it may take to end a command after its time is up."""
 
 
 class Shell:
-    """A toolset with one tool, or none where the context has no shell."""
+    """A toolset with one tool, or none if the context has no shell."""
 
     def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
         self._place = place
@@ -93,7 +93,7 @@ def shell(
 
 
 def output_text(result: ExecResult, *, max_bytes: int, with_stderr: bool) -> str:
-    """Both outputs together, cut to the last `max_bytes` bytes of them (0 for no cut)."""
+    """Returns both outputs together, cut to their last `max_bytes` bytes (0 for no limit)."""
     stdout, stderr = result.stdout, result.stderr if with_stderr else b""
     dropped = result.dropped_stdout + (result.dropped_stderr if with_stderr else 0)
     surplus = len(stdout) + len(stderr) - max_bytes if max_bytes else 0

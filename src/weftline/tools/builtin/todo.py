@@ -1,4 +1,4 @@
-"""The tool `todo`: a list that a model keeps for itself, so that it does not lose the thread of a long task."""
+"""The tool `todo`: a list that a model keeps for itself, so that it does not lose track of a long task."""
 
 from __future__ import annotations
 

@@ -1,0 +1,59 @@
+"""What timers, lineage, recovery and commits ask of the parts that load runs and move them.
+
+`weftline.runtime.loader.Loader` and `weftline.runtime.dispatcher.Dispatcher` do it. They know those parts in their
+turn, so the roles stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from weftline.runtime.live import Draft, LiveRun
+
+
+class RunLoader(Protocol):
+    def resident(self, key: int) -> LiveRun | None:
+        """The run, if it is in memory."""
+        ...
+
+    async def load(self, key: int) -> LiveRun:
+        """The run in memory; a parked one is read from the store.
+
+        Raises `NotFound`, `Conflict` for a newer run, and `StoreError` if it cannot be read.
+        """
+        ...
+
+    async def load_surely(self, key: int) -> LiveRun:
+        """Like `load`, for callers that will not be retried: waits until the store can be read."""
+        ...
+
+
+class RunMover(Protocol):
+    @property
+    def stopping(self) -> bool: ...
+
+    @property
+    def resting(self) -> bool:
+        """Nothing may move: the server is stopping, or its store is held."""
+        ...
+
+    def consider(self, run: LiveRun) -> None:
+        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
+        ...
+
+    def take(self, run: LiveRun, fact: Draft) -> None:
+        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        ...
+
+    def fire(self, run: LiveRun, now: int) -> None:
+        """Tells the run what time it is."""
+        ...
+
+    def move_up(self, run: LiveRun) -> None:
+        """No earlier run of its thread is left."""
+        ...
+
+    def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
+        """Ends a run without its driver. The last fact is the terminal one."""
+        ...
