@@ -67,6 +67,8 @@ logger = logging.getLogger(__name__)
 
 _STEP_S = 5.0
 """How long one step of stopping may take before the next one begins without it."""
+_TICK_S = 1.0
+"""How old the date in responses may be."""
 _GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
 """How long clients may take to read the last that they are sent."""
 
@@ -92,6 +94,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.servers = []
         self.listening = asyncio.Event()
+        self._closing = asyncio.Event()
         self._connections = connections
         self._listener: Listener | None = None
 
@@ -105,9 +108,20 @@ class _Server(uvicorn.Server):
         self.started = True
         self.listening.set()
 
+    async def main_loop(self) -> None:
+        """Ticks once a second, for the date in responses, and ends at once when it should; uvicorn polls at 10 Hz."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._closing.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._listener is not None:
             self._listener.close()
+        if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
+            for sock in sockets or ():
+                sock.close()
+            return  # there is nobody to wait for, and uvicorn would begin with a sleep
         # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
         abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
         await super().shutdown(sockets)
@@ -117,6 +131,7 @@ class _Server(uvicorn.Server):
     async def close(self, listening: asyncio.Task[None], hurried: asyncio.Task[Any]) -> None:
         """Lets answers end that are under way, for a moment; for a shorter one once there is hurry."""
         self.should_exit = True
+        self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
         if not listening.done():
@@ -348,6 +363,7 @@ async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> No
     await app.load_routes()
     await transport.preload()
     await models.preload()
+    gc.freeze()  # as what was loaded before
 
 
 async def _beat(engine: Engine) -> None:
