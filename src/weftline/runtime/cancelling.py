@@ -51,7 +51,7 @@ class Cancelling:
                 self._end_now(run)
 
     async def _cut_and_end(self, run: LiveRun) -> None:
-        await self._log.durable(run)  # why and by whom comes before anything is stopped
+        await self._log.durable(run)  # the request is durable before anything is stopped
         if run.task is not None:
             run.task.cancel()
             await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)

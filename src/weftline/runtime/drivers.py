@@ -42,7 +42,7 @@ class Drivers:
         run.task.add_done_callback(lambda task: self._done(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        # It may have been queued for a long time, and its slot have become free because the server stops.
+        # It may have been queued for a long time, and have got its slot because the server stops.
         if not run.gone and not run.state.ended and not self._driver.stopping:
             await self._driver.drive(run)
 

@@ -27,7 +27,7 @@ class Residents:
         self.kept = RetainedRuns(on_idle)
         self.behind = BehindRuns()
         self.leaving: dict[int, LiveRun] = {}
-        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
+        """Runs that start over, until their drivers have left and everything pending has been written."""
 
     def add(self, run: LiveRun) -> None:
         """Takes in a run that was created or loaded."""
@@ -47,7 +47,7 @@ class Residents:
         return any(ids.key_of(child) in self.runs for child in run.state.open_children)
 
     def unload(self, run: LiveRun) -> None:
-        """It leaves memory, and can be loaded again."""
+        """Removes a run from memory; it can be loaded again."""
         if run.state.ended or run.residency is not BEHIND:
             self.behind.drop(run)
         run.move(GONE)
@@ -63,7 +63,7 @@ class Residents:
                 self._hub.forget(run.key)
 
     def discard(self, run: LiveRun) -> None:
-        """Its memory is ahead of a log that will not catch up."""
+        """Drops a run whose memory is ahead of a log that will not catch up."""
         self.behind.drop(run)  # until it is loaded again, if it was ever written
         self.unload(run)
         if run.task is not None:
@@ -92,7 +92,7 @@ class Residents:
 
 
 def release_code(run: LiveRun) -> None:
-    """Tells the code of the run's agent that the run leaves memory."""
+    """Notifies the agent's code that the run leaves memory."""
     toolbox = run.work.toolbox
     if toolbox is not None and toolbox.code is not None:
         toolbox.code.leave()

@@ -25,7 +25,7 @@ class RunLoader(Protocol):
         ...
 
     async def load_surely(self, key: int) -> LiveRun:
-        """Like `load`, for callers that will not be retried: waits until the store can be read."""
+        """Like `load`, for callers that will not retry: waits until the store can be read."""
         ...
 
 
@@ -35,7 +35,7 @@ class RunMover(Protocol):
 
     @property
     def resting(self) -> bool:
-        """Nothing may move: the server is stopping, or its store is held."""
+        """Whether nothing may run: the server is stopping, or its store is held."""
         ...
 
     def consider(self, run: LiveRun) -> None:
@@ -43,15 +43,15 @@ class RunMover(Protocol):
         ...
 
     def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        """Appends a fact from another run, if the run still accepts it, and continues the run."""
         ...
 
     def fire(self, run: LiveRun, now: int) -> None:
-        """Tells the run what time it is."""
+        """Appends the current time to the run."""
         ...
 
     def move_up(self, run: LiveRun) -> None:
-        """No earlier run of its thread is left."""
+        """Called when no earlier run of its thread is left."""
         ...
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:
