@@ -1,4 +1,4 @@
-"""What becomes of a run after every fact: it is driven, parked, ended, or starts over from its log."""
+"""What happens to a run after every fact: it is driven, parked, ended, or starts over from its log."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """`connect` gives it the parts that know it, before the first run is moved."""
+    """`connect` passes it the parts that refer to it, before the first run is dispatched."""
 
     def __init__(
         self, residents: Residents, tasks: TaskSet, *, limits: WorkspaceLimits, knows: Callable[[RunPlan], bool]
     ) -> None:
-        """`knows` says whether this process has the agent of a plan, as the plan needs it."""
+        """`knows` returns whether this process has the agent of a plan, in the version that it needs."""
         self._residents = residents
         self._kept = residents.kept
         self._tasks = tasks
@@ -124,7 +124,7 @@ class Dispatcher:
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self._trials.hold_back(run):
             self.consider(run)
-        elif not self._residents.has_children_of(run):  # its code hears of what they do; it is kept again after them
+        elif not self._residents.has_children_of(run):  # its code observes them; it is kept again after them
             self._residents.unload(run)
             self._trials.unloaded(run.key)
 
@@ -203,7 +203,7 @@ class Dispatcher:
             self._log.write_row(run)
 
     def _driver_left(self, run: LiveRun, error: BaseException | None) -> None:
-        """Because nothing is left to do, because it was stopped, or because it failed."""
+        """Called when a driver has left, because nothing is left to do, it was stopped, or it failed."""
         if run.gone:
             self._residents.driver_left(run)
             return

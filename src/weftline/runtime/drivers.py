@@ -30,7 +30,7 @@ class Drivers:
         self._scheduler.submit(run)
 
     def withdraw(self, run: LiveRun) -> None:
-        """It needs no driver any more, if it is queued for one."""
+        """Withdraws a run that no longer needs a driver, if it is queued for one."""
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
             run.move(PARKED)

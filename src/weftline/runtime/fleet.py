@@ -1,10 +1,10 @@
-"""All runs of an engine, and the parts that see to them:
+"""All runs of an engine, and the parts that handle them:
 
 * `Residents`: the runs in memory;
-* `Loader`: brings them there, once;
-* `Dispatcher`: what becomes of a run after every fact;
+* `Loader`: loads each of them once;
+* `Dispatcher`: what happens to a run after every fact;
 * `Timers`: when a run is due;
-* `Lineage`: what parents and children hear of each other;
+* `Lineage`: how parents and children learn of each other;
 * `Recovery`: what an earlier process has left;
 * `Log`, which writes what they append, and `Commits`, what follows when it is written;
 * `Driver`: drives one run.

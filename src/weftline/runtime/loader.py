@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loader:
-    """`log`, `driver`, `recovery` and `lineage`, which know it, are set before the first run is loaded."""
+    """`log`, `driver`, `recovery` and `lineage`, which refer to it, are set before the first run is loaded."""
 
     log: Log
     driver: Driver

@@ -1,7 +1,7 @@
-"""What timers, lineage, recovery and commits ask of the parts that load runs and move them.
+"""What timers, lineage, recovery and commits need from the parts that load and advance runs.
 
-`weftline.runtime.loader.Loader` and `weftline.runtime.dispatcher.Dispatcher` do it. They know those parts in their
-turn, so the roles stand here.
+`weftline.runtime.loader.Loader` and `weftline.runtime.dispatcher.Dispatcher` implement these protocols. Those two refer
+to the other parts in turn, so the protocols have a module of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunMover(Protocol):
         ...
 
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
+        """Called after an append to a run: ends it here, wakes its driver, or schedules it."""
         ...
 
     def take(self, run: LiveRun, fact: Draft) -> None:
