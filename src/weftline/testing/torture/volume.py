@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _SIZE = "256m"
-_INSIDE = "WEFTLINE_TORTURE_NAMESPACE"
+INSIDE = "WEFTLINE_TORTURE_NAMESPACE"
+"""The environment variable that says: this process may mount, as far as it can."""
 _SLACK_BYTES = 16384
 """What a server whose files are limited may still write."""
 
@@ -26,11 +27,11 @@ def enter_namespace(arguments: Sequence[str]) -> None:
     here.
     """
     unshare = shutil.which("unshare")
-    if _INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
+    if INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
         return
     command = [unshare, "--user", "--map-root-user", "--mount"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
-        os.execve(unshare, [*command, sys.executable, *arguments], {**os.environ, _INSIDE: "1"})
+        os.execve(unshare, [*command, sys.executable, *arguments], {**os.environ, INSIDE: "1"})
 
 
 class Volume:
@@ -38,7 +39,7 @@ class Volume:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mounted = _INSIDE in os.environ and _mount(folder)
+        self._mounted = INSIDE in os.environ and _mount(folder)
         self._limited: int | None = None
 
     @property
