@@ -168,7 +168,7 @@ class ServerTools:
         self._digests.clear()
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        if not plan.tools:
+        if not plan.tools or not self.knows(plan):
             return None
         names = tuple([ref.name for ref in plan.tools if isinstance(ref, ServerRef)])
         if not names:
