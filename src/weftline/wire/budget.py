@@ -1,4 +1,4 @@
-"""The `budget` of a run's spec, as it was sent: checked on arrival, and trusted here."""
+"""The `budget` of a run's spec, as it was sent. It was checked on arrival, and is trusted here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weftline.wire.json_text import encode
 
 
 def _checked(unit: Unit) -> AfterValidator:
-    """Not `Field(ge=…)`, so that the words are those of every other place that takes a budget."""
+    """Checks a number. Not `Field(ge=…)`, so that the error message is the same everywhere."""
 
     def check(amount: float) -> float:
         if issue := amount_issue(unit, amount):
@@ -35,9 +35,9 @@ _Calls: TypeAlias = Annotated[int, _checked("calls"), _bounds("calls")]
 
 
 class BudgetModel(BaseModel):
-    """What the run may spend, with all below it: 0 permits nothing. It only validates.
+    """What the run may spend, with all runs below it: 0 permits nothing. It only validates.
 
-    A misspelt limit would be one that does not hold, so nothing unknown is let through.
+    Unknown fields are refused, as a misspelt limit would not apply.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -58,7 +58,7 @@ class WireBudget(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> BudgetRule | None:
-        """None if it limits nothing."""
+        """Returns the rule; None if it limits nothing."""
         rule = BudgetRule(
             None if self.usd is None else smallest("usd", self.usd),
             self.tokens,
@@ -74,7 +74,7 @@ _decode = json.Decoder(WireBudget).decode
 
 
 def budget_within(own: Raw, above: Raw) -> Raw:
-    """The tighter of two: what a run may spend that asked for `own` under its agent's or its session's."""
+    """Returns the tighter of two budgets: the run's own, and that of its agent or session."""
     one, other = _decode(own), _decode(above)
     rule = (one.rule or BudgetRule(on_exceeded=other.on_exceeded or "final_turn")).within(other.rule)
     tight = WireBudget(

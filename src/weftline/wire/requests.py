@@ -46,12 +46,12 @@ _FIXED = _RUN.known - _MESSAGE.known
 
 
 def parse_run(body: bytes) -> RunBody:
-    """The body of a run to create."""
+    """Parses the body of a run to create."""
     return plain_run(body) or any_run(body)
 
 
 def any_run(body: bytes) -> RunBody:
-    """`parse_run` for any body, plain or not."""
+    """Like `parse_run`, without the shortcut for plain bodies."""
     fields = decode_object(body)
     if fields.get("sessionId") is not None:
         raise InvalidRequest(
@@ -67,7 +67,7 @@ def any_run(body: bytes) -> RunBody:
 
 
 def parse_session(body: bytes) -> SessionBody:
-    """The body of a session to create: a run's, without `prompt` and `messages`."""
+    """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
     fields = decode_object(body)
     try:
         _require_valid(fields, _check_run)
@@ -88,7 +88,7 @@ def _require_no_input(fields: dict[str, Any]) -> None:
 
 
 def parse_message(body: bytes) -> MessageBody:
-    """The body of a message to a session."""
+    """Parses the body of a message to a session."""
     fields = decode_object(body)
     try:
         _require_valid(fields, _check_message)
@@ -110,14 +110,14 @@ def _of_session(field: UnknownField) -> UnknownField:
 
 
 class ToolResult(Struct, rename="camel"):
-    """The result of a client-side call: `result` or `error`, and what is known about the failure besides."""
+    """The result of a client-side call: `result` or `error`, and what is known about the failure."""
 
     tool_use_id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_USE_ID_CHARS)]
     result: str | None = None
     error: str | None = None
     failure: SentFailure | None = None
     lease_token: str | None = None
-    """Of a call that this client has claimed."""
+    """The token of the client's lease on the call."""
 
 
 class _AnyToolResult(Struct, rename="camel"):
@@ -129,7 +129,7 @@ class _AnyToolResult(Struct, rename="camel"):
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
-    """Refuses unknown fields: nearly every result has none, and this shows it in one pass."""
+    """Refuses unknown fields. Nearly every result has none, which this shows in one pass."""
 
     failure: ExactFailure | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -141,8 +141,11 @@ _any_tool_result = json.Decoder(_AnyToolResult)
 
 
 def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
-    """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
-    so that the call it belongs to can be closed. Half a character becomes U+FFFD: the run waits for the rest."""
+    """Parses the result of a client-side call.
+
+    One that is too large is returned as `oversize`, without its text, so that its call can be closed. An unpaired
+    surrogate becomes U+FFFD, so that the run gets the rest.
+    """
     unknown: tuple[UnknownField, ...] = ()
     try:
         sent = _exact_tool_result.decode(body)
@@ -168,7 +171,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
 
 
 def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:
-    """A result with fields besides its own, and which those are. Raises `InvalidRequest` if it is not a result."""
+    """Parses a result with unknown fields, and returns these too. Raises `InvalidRequest` if it is not a result."""
     try:
         refuse_many(body)
         body = whole_json(body)
@@ -180,7 +183,7 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
-    """Everything that is wrong with the fields of a result; decoding names only the first fault."""
+    """Returns everything that is wrong with the fields of a result, as decoding reports only the first problem."""
     try:
         refuse_many(body)
         sent = decode_shape(_any_tool_result, body)
@@ -239,9 +242,9 @@ def _require_input(fields: dict[str, Any]) -> None:
 
 
 def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[str, str]], tuple[Blob, ...]]:
-    """The bytes to store, and what is stored apart from them: secrets and the contents of attachments.
+    """Returns the bytes to store, and what is stored separately: secrets and the contents of attachments.
 
-    A key that was sent twice is stored once, so that no secret hides behind the second.
+    A duplicate key is stored once, so that it cannot hide a secret.
     """
     raw: dict[str, Raw] = decode_fields(body)
     blobs = take_attachments(raw, fields) if "attachments" in fields or "messages" in fields else ()
@@ -270,7 +273,7 @@ def _issues(error: ValidationError) -> list[Issue]:
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         loc = problem["loc"]
-        # A tool's path includes the tag of the union, which the client never wrote.
+        # A tool's path includes the tag of the union, which the client did not send.
         if len(loc) > 2 and loc[0] == "tools" and loc[2] in KINDS:
             loc = (*loc[:2], *loc[3:])
         if loc and loc[-1] == "[key]":
