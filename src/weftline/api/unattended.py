@@ -19,7 +19,7 @@ class UnattendedAgents:
     def __init__(self, at: Workspaces) -> None:
         self._at = at
         self._known: dict[int, tuple[int, bool]] = {}
-        """By the agent's key: its version, and whether it is unattended."""
+        """By the agent's key: when it was last updated, and whether it is unattended."""
 
     async def usable(self, caller: Caller) -> list[AgentSummary]:
         """Returns those that the caller may use, oldest first."""
