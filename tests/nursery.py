@@ -42,16 +42,19 @@ _READ_BEFORE = (
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
     "weftline.agent.engine",
+    "weftline.api.operations",
     "weftline.cli.serve",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",
     "weftline.providers.openai.chat",
     "weftline.providers.openai.responses",
+    "weftline.server.routes.every",
     "weftline.server.serve",
     "weftline.store.memory",
     "weftline.store.sqlite.store",
     "weftline.testing",
+    "weftline.wire.spec_requests",
 )
 
 
@@ -86,8 +89,8 @@ def leave(code: int) -> None:
     that it shares with the nursery, and take longer than most copies live."""
     ending: Any = (threading, atexit)
     ending[0]._shutdown()  # waits for threads
-    ending[1]._run_exitfuncs()
     gc.collect()  # what was forgotten still complains
+    ending[1]._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

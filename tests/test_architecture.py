@@ -134,7 +134,7 @@ WIRE_WORDS = re.compile(
 
 INSIDE_AN_ENGINE = frozenset(
     name
-    for part in ("store", "log", "log_store", "hub", "driver", "residents", "recovery", "opener", "creator")
+    for part in ("store", "log", "log_store", "hub", "driver", "fleet", "recovery", "opener", "creator")
     for name in (part, f"_{part}")
 )
 USE_AN_ENGINE = ("weftline.agent", "weftline.cli", "weftline.server")
@@ -449,7 +449,7 @@ def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path,
         ("server/x.py", "from weftline.runtime.embedded import EmbeddedEngine"),
         ("agent/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.runtime.embedded"),
         ("server/x.py", "def late(app):\n    return app.engine.store"),
-        ("cli/x.py", "def late(self):\n    return self._host._residents.load"),
+        ("cli/x.py", "def late(self):\n    return self._host._fleet.loader"),
     ],
 )
 def test_an_engine_among_its_users_would_be_noticed(tmp_path: Path, place: str, source: str) -> None:

@@ -36,7 +36,7 @@ from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids, recovery, residents
+from weftline.runtime import dispatcher, ids, recovery
 from weftline.runtime.lineage import Lineage
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -624,7 +624,7 @@ async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
         run = await engine.start(agent, "Go.")
         await hanging.begun.wait()
         (child,) = await children_of_running(engine, run.id)
-        monkeypatch.setattr(residents, "decide", buggy)
+        monkeypatch.setattr(dispatcher, "decide", buggy)
         await run.follow_up("Are you there?")
         with pytest.raises(RunFailed):
             await run.result()
@@ -782,7 +782,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
             host: Any = await engine.runtime()
-            host._recovery._give_up(await host._residents.load(await engine.locate(run.id)))
+            host._recovery._give_up(await host._load(await engine.locate(run.id)))
             with pytest.raises(RunFailed):
                 await run.result()
         async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:

@@ -24,7 +24,7 @@ from weftline.server.a2a.v1_0 import V1
 from weftline.server.http import Request
 from weftline.server.oauth.forms import read_form
 from weftline.server.router import Router
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.server.routes.lists import key_of
 from weftline.server.sse import resume_point
 from weftline.wire.json_text import decode_object

@@ -38,7 +38,7 @@ from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
-from weftline.runtime import ids, residents
+from weftline.runtime import fleet, ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.embedded import EmbeddedEngine
@@ -379,7 +379,7 @@ async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypat
         [use] = await again.records.read(budgets.use(workspace_account(space)))
         assert use.held_tokens == use.held_calls == 0 and use.tokens == end.usage.input + end.usage.output
         assert use.calls == 8
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     store.log.gate.set()
     await dead.stop(drain_s=0)
 
@@ -546,7 +546,7 @@ async def test_a_limit_that_is_raised_before_a_run_can_be_found_waiting_wakes_it
         raised = asyncio.create_task(
             _limit(engine, store, workspace_account(space), replace(limit, amount=9), workspace=space)
         )
-        live = engine._residents.resident(await engine.locate(run, workspace=space))  # pyright: ignore[reportPrivateUsage]
+        live = engine._fleet.loader.resident(await engine.locate(run, workspace=space))  # pyright: ignore[reportPrivateUsage]
         assert live is not None
         await until(lambda: raised.done() or live.state.budget.refused is None)
         store.log.gate.set()

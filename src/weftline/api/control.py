@@ -14,7 +14,7 @@ import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -46,17 +46,18 @@ class Reply(msgspec.Struct):
 class Control:
     """Listens for orders while the server runs.
 
-    `announce` is called with the socket's path, so that others can find it; `changed` is awaited after each order.
+    `load` gives the operations, in a thread, when the first order comes. `announce` is told the socket's path, for
+    others to find it; `changed` is awaited after each order.
     """
 
     def __init__(
         self,
-        operations: Mapping[str, Operation],
+        load: Callable[[], Mapping[str, Operation]],
         *,
         announce: Callable[[str], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        self._operations = operations
+        self._load = cache(load)
         self._announce = announce
         self._changed = changed
         self._folder = ""
@@ -88,7 +89,7 @@ class Control:
     async def _carry_out(self, line: bytes) -> Reply:
         try:
             order = msgspec.json.decode(line, type=Order)
-            value = await self._bound(order)()
+            value = await _bound(await asyncio.to_thread(self._load), order)()
         except WeftlineError as error:
             return Reply(error=error.message, code=error.code)
         except msgspec.DecodeError as error:
@@ -99,15 +100,16 @@ class Control:
         await self._changed()
         return Reply(value)
 
-    def _bound(self, order: Order) -> Callable[[], Awaitable[Any]]:
-        operation = self._operations.get(order.operation)
-        if operation is None:
-            raise InvalidRequest(f"There is no operation {order.operation!r}.")
-        try:
-            inspect.signature(operation).bind(**order.arguments)
-        except TypeError as error:
-            raise InvalidRequest(f"{order.operation}: {error}.") from None
-        return partial(operation, **order.arguments)
+
+def _bound(operations: Mapping[str, Operation], order: Order) -> Callable[[], Awaitable[Any]]:
+    operation = operations.get(order.operation)
+    if operation is None:
+        raise InvalidRequest(f"There is no operation {order.operation!r}.")
+    try:
+        inspect.signature(operation).bind(**order.arguments)
+    except TypeError as error:
+        raise InvalidRequest(f"{order.operation}: {error}.") from None
+    return partial(operation, **order.arguments)
 
 
 def _listening(path: str) -> socket.socket:

@@ -97,6 +97,8 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
 
     Raises `NotAvailable` if a key or package is missing, `WeftlineError` (`bad_config`) if settings are wrong.
     """
+    if not settings.origin:
+        _key(settings, environ)  # the settings are our own: without a key there is no need to load the family
     family = _family(settings)
     accepted = inspect.signature(family).parameters
     options = dict(settings.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, MutableMapping
@@ -53,7 +54,9 @@ access = logging.getLogger(ACCESS)
 class App:
     """The application. `engine` must be started. The routes are a table; see `weftline.server.routes`.
 
-    `read_document` fetches the metadata documents of OAuth clients; without it, these are not supported.
+    With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
+
+    `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class App:
         options: ServerOptions | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
+        every_route: Callable[[], Iterable[Route]] | None = None,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
@@ -74,6 +78,9 @@ class App:
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
         )
         self.router = Router(routes)
+        self._every_route = every_route
+        """None if the router knows them."""
+        self._loading_routes = asyncio.Lock()
         self.names = OwnNames(
             url=options.url,
             public_url=options.public_url,
@@ -149,8 +156,17 @@ class App:
                 "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
             )
 
+    async def load_routes(self) -> None:
+        """Loads all routes, in a thread; until then requests for others than the first wait for it."""
+        async with self._loading_routes:
+            if self._every_route is not None:
+                self.router = Router(await asyncio.to_thread(self._every_route))
+                self._every_route = None
+
     async def _serve(self, request: Request) -> None:
         try:
+            if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
+                await self.load_routes()
             answer = self._before_pages(request) or await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
                 await answer()

@@ -43,10 +43,13 @@ _LEVELS = {
 """The levels of libraries that should log less than others."""
 _SHARED = (
     "weftline.store",
+    "weftline.runtime.cancelling",
     "weftline.runtime.commits",
+    "weftline.runtime.dispatcher",
+    "weftline.runtime.fleet",
+    "weftline.runtime.loader",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
-    "weftline.runtime.residents",
     "weftline.runtime.task_set",
     "weftline.runtime.timers",
     "weftline.server.listener",

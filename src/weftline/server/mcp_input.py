@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, ValidationError, convert
-from pydantic import BaseModel
 
 from weftline.errors import InvalidRequest
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
-from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+from weftline.wire.unknown_fields import Items, Shape, unknown_fields, with_typos
 from weftline.wire.validation import json_words
 
 _MAX_PROBLEMS = 5
@@ -41,22 +40,16 @@ INPUT: dict[str, Any] = {
 }
 
 
-class _AttachmentModel(BaseModel):
-    data: str
-    mediaType: str
-    name: str
-
-
-class _InputModel(BaseModel):
-    """The fields of `INPUT`, used to find misspelt arguments."""
-
-    message: str
-    attachments: list[_AttachmentModel]
+_SHAPE = Shape(
+    frozenset(INPUT["properties"]),
+    {"attachments": Items(Shape(frozenset(INPUT["properties"]["attachments"]["items"]["properties"])))},
+)
+"""To tell which arguments are misspelt."""
 
 
 def explained(refusal: str, arguments: dict[str, Any] | None) -> str:
     """Returns the refusal, with the arguments that look misspelt."""
-    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, shape_of(_InputModel))).message
+    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, _SHAPE)).message
 
 
 class _Attachment(Struct, rename="camel"):

@@ -29,7 +29,7 @@ from weftline.server.app import App, refusal
 from weftline.server.http import Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
@@ -153,7 +153,7 @@ class Mounted:
             return loaded_tools(engine.own_tools)
 
         control = Control(
-            {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
+            lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
             announce=lambda path: store.announce(admin_socket=path),
             changed=administered,
         )

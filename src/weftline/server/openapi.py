@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pkgutil import resolve_name
 from typing import Annotated, Any, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -94,7 +95,13 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
 
 def body_type(route: Route) -> Any:
     """Returns the type of a request's body; None if it has none that JSON Schema could describe."""
-    body = route.body.fields if isinstance(route.body, Form) else route.body
+    match route.body:
+        case Form(fields):
+            body = fields
+        case str(name):
+            body = resolve_name(name)
+        case body:
+            pass
     return None if body is OtherProtocol else body
 
 

@@ -81,7 +81,8 @@ class Route(Struct, frozen=True):
     """Whether it authenticates by cookie, and so must not be open to pages of other origins."""
     summary: str = ""
     body: Any = None
-    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body."""
+    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body. A model that is loaded
+    later is given by name, as `module:Model`."""
     query: tuple[QueryParameter, ...] = ()
     idempotent: bool = False
     """Whether it supports an `Idempotency-Key`."""

@@ -54,11 +54,16 @@ class LoadedTool(Struct):
 
 def loaded_tools(tools: Mapping[str, Tool]) -> list[LoadedTool]:
     """Returns each tool once, by name."""
-    names: dict[int, list[str]] = {}
+    return [
+        LoadedTool("server", names[0], names, tools[names[0]].effect, tools[names[0]].spec.description)
+        for names in tool_names(tools)
+    ]
+
+
+def tool_names(tools: Mapping[str, Tool]) -> list[list[str]]:
+    """Returns the names of each tool, unqualified ones first, sorted."""
+    found: dict[int, list[str]] = {}
     for name, tool in tools.items():
-        names.setdefault(id(tool), []).append(name)
-    found: list[LoadedTool] = []
-    for tool in {id(tool): tool for tool in tools.values()}.values():
-        known = sorted(names[id(tool)], key=lambda name: (name.startswith("@"), name))
-        found.append(LoadedTool("server", known[0], known, tool.effect, tool.spec.description))
-    return sorted(found, key=lambda tool: tool.name.lstrip("@"))
+        found.setdefault(id(tool), []).append(name)
+    each = [sorted(names, key=lambda name: (name.startswith("@"), name)) for names in found.values()]
+    return sorted(each, key=lambda names: names[0].lstrip("@"))

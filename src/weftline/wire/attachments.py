@@ -12,12 +12,11 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 from msgspec.json import decode
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
@@ -44,28 +43,6 @@ _MAX_DATA_HEAD_CHARS = 1024
 """The length of a data URL before its content: its media type and parameters."""
 _OWN = ("sha256", "sizeBytes")
 """Fields that the server writes instead of content; ignored if a client sends them."""
-
-
-class AttachmentModel(BaseModel):
-    """An attachment: `data` (base64) or `url`.
-
-    `mediaType` is optional if it can be determined from the content or the URL.
-    """
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    mediaType: Annotated[str, StringConstraints(max_length=255)] | None = None
-    data: str | None = None
-    url: str | None = None
-    name: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
-    type: str | None = None
-    """Sent by some clients; redundant with the media type."""
-    mimeType: Annotated[str, StringConstraints(max_length=255)] | None = None
-    """An alias of `mediaType`, as `filename` is of `name`."""
-    filename: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
-
-
-Attachments = Annotated[list[AttachmentModel], Field(max_length=MAX_ATTACHMENTS)]
 
 
 def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob, ...]:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct, json
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field
 
 from weftline.kernel.deploys import OnDeploy, stricter
 from weftline.kernel.entries import Limits
 from weftline.wire.json_text import encode
-from weftline.wire.limits import MAX_AWAIT_MS
 
-_Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_AWAIT_MS)]
 _OnExpired: TypeAlias = Literal["deny", "end"]
-
-
-class AwaitsModel(BaseModel):
-    """The rules for questions to people. It only validates.
-
-    Unknown fields are refused, as a misspelt rule would not apply.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    timeoutMs: _Milliseconds | None = None
-    onExpired: _OnExpired | None = None
-    grantTtlMs: _Milliseconds | None = None
-    fourEyes: bool | None = None
 
 
 class WireAwaits(Struct, rename="camel", omit_defaults=True):

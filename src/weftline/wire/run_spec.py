@@ -23,9 +23,9 @@ from pydantic_core import PydanticCustomError
 
 from weftline import run_ids
 from weftline.kernel.deploys import OnDeploy
-from weftline.wire.attachments import Attachments
-from weftline.wire.awaiting import AwaitsModel
-from weftline.wire.budget import BudgetModel
+from weftline.wire.attachment_model import Attachments
+from weftline.wire.awaits_model import AwaitsModel
+from weftline.wire.budget_model import BudgetModel
 from weftline.wire.engine_options_model import EngineOptionsModel
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (

@@ -37,16 +37,12 @@ from weftline.wire.limits import (
     TOOL_NAME_PATTERN,
     URL_PATTERN,
 )
+from weftline.wire.validation import quoted
 
 _is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
 _is_mcp_tool_name = re.compile(MCP_TOOL_NAME_PATTERN).fullmatch
 _NOT_EVERYWHERE = re.compile(r"[^a-zA-Z0-9_]")
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
-
-
-def quoted(text: str) -> str:
-    """Returns a client's own word for a message: quoted, printable and short."""
-    return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
 def _tool_name(name: str) -> str:

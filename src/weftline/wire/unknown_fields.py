@@ -15,13 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin
 
 from msgspec import Struct
-from pydantic import BaseModel
 
 from weftline.errors import MAX_ISSUES, InvalidRequest
 from weftline.suggestions import sentence
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _TYPOS_IN_MESSAGE = 3
 MAX_LISTED = 20
@@ -115,7 +117,7 @@ class Shape(Struct, frozen=True):
                 yield (name, *steps), nearest
 
 
-class _Items(Struct, frozen=True):
+class Items(Struct, frozen=True):
     each: _Inner
 
     def fits(self, value: Any) -> bool:
@@ -155,7 +157,7 @@ class _Tagged(Struct, frozen=True):
         return self.by_kind.get(kind) if isinstance(kind, str) else None
 
 
-_Inner: TypeAlias = Shape | _Items | _Values | _Tagged
+_Inner: TypeAlias = Shape | Items | _Values | _Tagged
 _Found: TypeAlias = tuple[tuple[str | int, ...], str]
 """The path to an unknown field, and the nearest known one."""
 
@@ -263,17 +265,22 @@ def _inner(annotation: Any) -> _Inner | None:
         return inner[0] if inner else None
     if origin in (list, tuple):
         each = _inner(args[0])
-        return None if each is None else _Items(each)
+        return None if each is None else Items(each)
     if origin is dict:
         each = _inner(args[1])
         return None if each is None else _Values(each)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _is_model(annotation):
         return None if getattr(annotation, "passthrough", False) else shape_of(annotation)
     return None
 
 
 def _members(args: Sequence[Any]) -> list[type[BaseModel]]:
-    return [arg for arg in args if isinstance(arg, type) and issubclass(arg, BaseModel)]
+    return [arg for arg in args if _is_model(arg)]
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    # Without pydantic, which is not loaded before the first request that is checked by a model.
+    return isinstance(annotation, type) and hasattr(annotation, "model_fields")
 
 
 def _kinds(model: type[BaseModel]) -> tuple[str, ...]:

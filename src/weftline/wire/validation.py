@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weftline.wire.limits import URL_PATTERN
-from weftline.wire.tool_refs import quoted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -29,6 +28,11 @@ _WORDS = {
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 """By msgspec's type name."""
 _EXPECTED = re.compile(r"Expected `[^`]*`|got `[^`]*`")
+
+
+def quoted(text: str) -> str:
+    """Returns a client's own word for a message: quoted, printable and short."""
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
 def path_of(loc: Sequence[int | str]) -> str:

@@ -21,7 +21,7 @@ from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.server.routes.models import list_models
 from weftline.store.memory import MemoryStore
 from weftline.testing.recordings import RecordedTransport

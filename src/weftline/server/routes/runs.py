@@ -33,7 +33,6 @@ from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
-from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
@@ -157,7 +156,7 @@ ROUTES = (
         narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
         query=(QueryParameter("profile", str, PROFILE),),
-        body=RunModel,
+        body="weftline.wire.run_spec:RunModel",
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,
