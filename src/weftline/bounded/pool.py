@@ -213,7 +213,7 @@ _shared: list[Workers] = []
 def shared_workers() -> Workers:
     """The pool of this process."""
     if not _shared:
-        _shared.append(Workers())
+        _shared.append(Workers(cpu_s=CPU_S))
     return _shared[0]
 
 
