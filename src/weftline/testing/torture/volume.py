@@ -23,7 +23,9 @@ _SLACK_BYTES = 16384
 
 
 def enter_namespace(arguments: Sequence[str]) -> None:
-    """Runs this program again where it may mount, and does not return; returns if that is not possible here."""
+    """Runs this program again in a namespace where it may mount, and does not return; returns if that is not possible
+    here.
+    """
     unshare = shutil.which("unshare")
     if INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
         return
@@ -33,7 +35,7 @@ def enter_namespace(arguments: Sequence[str]) -> None:
 
 
 class Volume:
-    """`folder` is where the store goes."""
+    """`folder` is where the store is created."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +47,7 @@ class Volume:
         return f"a file system of {_SIZE}" if self._mounted else "limits on the size of files"
 
     def fill(self, pid: int) -> None:
-        """Nothing more fits, at least for the process `pid`."""
+        """Fills the disk, so that nothing more fits, at least for the process `pid`."""
         if self._mounted:
             self._take_all()
             return
