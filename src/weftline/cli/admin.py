@@ -55,7 +55,7 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
         yield partial(_through_owner, db, error)
         return
     with asyncio.Runner() as runner:
-        logs = StoredLogs(store.log, folder=db)
+        logs = StoredLogs(store, folder=db)
         known = operations(Workspaces(store.records, store.vault, SystemClock()), logs, store)
 
         def here(operation: str, arguments: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from weftline.cli.found_runs import StoredRuns
+from weftline.cli.found_runs import LocalRuns
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
@@ -37,7 +37,7 @@ class EndedRuns:
 
     async def find(self, run_id: str) -> RunRow:
         """By the beginning of its id. Raises `NotFound` for a run of another workspace than the one that was named."""
-        whole = await StoredRuns(self._store, workspace=self._workspace).complete(run_id)
+        whole = await LocalRuns(self._store, workspace=self._workspace).complete(run_id)
         key = None if self._workspace is None else await self._store.records.read(find(self._workspace))
         return await find_run(self.log, whole, workspace=key)
 
@@ -55,6 +55,6 @@ async def completed(run_id: str, workspace: str | None, db: Path) -> str:
     """The whole id of a run of the store."""
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(run_id)
+        return await LocalRuns(store, workspace=workspace).complete(run_id)
     finally:
         await store.close()

@@ -17,8 +17,11 @@ from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
 
 
 class StoredRuns:
-    _log_store: LogStore
-    _names: Names
+    """Any engine has one, as `Engine.stored`: none of this depends on who drives the runs."""
+
+    def __init__(self, store: LogStore, names: Names) -> None:
+        self._log_store = store
+        self._names = names
 
     async def find(self, run_id: str, *, workspace: int) -> RunRow:
         """The run's row. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
