@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from forked import Nursery, fork_from
+from weftline.sandbox import deno, monty
 from weftline.testing.recordings import recordings_dir
 
 pytest_plugins = ("parallel",)
@@ -71,6 +72,16 @@ def passwords_are_hashed_fast() -> Generator[None]:
     """As they are, a hash takes a fifth of a second of a processor, and tests need hundreds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_waits_for_code() -> Generator[None]:
+    """Most tests run one piece of code in a sandbox: two more processes would start only to be killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if settings.get_current_profile_name() != "deep":
+            patch.setattr(deno, "WARM", 0)
+            patch.setattr(monty, "WARM", 0)
         yield
 
 

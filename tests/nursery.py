@@ -89,8 +89,8 @@ def leave(code: int) -> None:
     that it shares with the nursery, and take longer than most copies live."""
     ending: Any = (threading, atexit)
     ending[0]._shutdown()  # waits for threads
-    ending[1]._run_exitfuncs()
     gc.collect()  # what was forgotten still complains
+    ending[1]._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec.json import decode
+from msgspec.structs import replace
 
 from weftline.agent import skilled
 from weftline.agent.aliases import Aliases, check_names
@@ -168,7 +169,7 @@ class AgentTools:
         return plan.code is None or plan.code in self._setups
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        others = self.others.digests(plan)
+        others = self.others.digests(plan if plan.code is None else replace(plan, code=None))
         agent = None if plan.code is None else self.find(plan.code)
         found = None if agent is None else below(agent, plan.path)
         if found is None:

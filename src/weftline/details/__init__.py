@@ -1,4 +1,4 @@
-"""What a log has for those who want to know more than `weftline.events` tells: phases, usage, and who was asked what.
+"""Details of a run that `weftline.events` leaves out: phases, usage, and who was asked what.
 
     async for event in run.events(profile="all"):
         match event:
@@ -7,8 +7,9 @@
             case _:
                 pass
 
-Each of them is made of one entry of the log, as events are, and several may be made of the same entry: `key` is unique
-in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask costs nothing.
+Like an event, each detail is made from one entry of the log, and several may be made from the same entry: `key` is
+unique in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask for them
+costs nothing.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ NAMES = ("default", "all", "metrics")
 def types_of(profile: str | Collection[str], *, known: Collection[str]) -> frozenset[str] | None:
     """The types of a profile among those that are `known`; None for `default`, which has no details.
 
-    Raises `InvalidRequest` for a name that there is not.
+    Raises `InvalidRequest` for an unknown name.
     """
     if profile == "default":
         return None

@@ -1,9 +1,9 @@
 """The budget tree as a run sees it: what it reserves while calls run, and what follows when a call does not fit.
 
     a call is due ──▶ does its worst case fit? ──▶ held by the fact that begins it ──▶ used by the one that ends it
-                              │
-                              ▼ no
-                       budget.refused ──▶ every call has its result ──▶ final.forced, or the run fails
+                                │
+                                ▼ no
+                          budget.refused ──▶ every call has its result ──▶ final.forced, or the run fails
 
 The kernel does not decide whether a call fits: the limits, and what other runs spend, are outside the run. The answer
 is recorded as a fact.

@@ -1,4 +1,4 @@
-"""Awaits: how the question about a call is put, and what a model reads of the answer."""
+"""Awaits: how a question about a call is put, and what a model reads of the answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"[\w ./:=@,+%-]*", re.ASCII)
-"""What may follow a prefix: nothing that a shell, a path or a query would take for more than a word."""
+"""What may follow a prefix: nothing that a shell, a path or a query would interpret as more than a word."""
 
 
 class AwaitPlan(Struct, frozen=True):
@@ -39,13 +39,14 @@ class AwaitPlan(Struct, frozen=True):
     body: AskBody | None = None
     allowed_by: str = ""
     problem: str = ""
-    """What the model reads if the question cannot be put."""
+    """What the model reads if the question cannot be asked."""
 
 
 def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> AwaitPlan | None:
-    """What people are asked about a call with these final arguments: what a gate has to `ask`, or else its tool.
+    """What people are asked about a call with these final arguments: the question of a gate (`ask`), or else of its
+    tool.
 
-    None if nobody is asked. A question that cannot be made blocks the call.
+    None if nobody is asked. A question that cannot be built blocks the call.
     """
     name = tool.spec.name
     if ask is None:
@@ -70,10 +71,9 @@ def may_decide(approvers: Sequence[str], by: str) -> bool:
 
 
 def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
-    """Whether an approval with this pattern is one of a call with these arguments.
+    """Whether an approval with this pattern covers a call with these arguments.
 
-    After a prefix only plain words may follow: `git status` with the prefix `git ` is covered, `git status; rm -r .`
-    is not.
+    Only plain words may follow a prefix: `git status` is covered by the prefix `git `, `git status; rm -r .` is not.
     """
     if pattern.tool != tool:
         return False
@@ -89,7 +89,7 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are the same JSON. `3` and `3.0` are: a browser that is shown one sends the other."""
+    """Whether two values are the same JSON. `3` and `3.0` are: a browser that receives one sends the other."""
     if isinstance(one, dict) and isinstance(other, dict):
         fields, others = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return fields.keys() == others.keys() and all(_same(fields[name], others[name]) for name in fields)
@@ -145,7 +145,7 @@ def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -
 
 
 def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: Ask) -> Draft:
-    """Puts the question with which a tool has ended to a person."""
+    """Asks a person the question that a tool has ended with."""
     timeout_us = state.limits.await_timeout_us if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "question", call.digest, timeout_us)
@@ -155,16 +155,16 @@ def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: 
 
 
 def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingSet) -> Draft:
-    """Leaves it to a person whether a call that was cut off has happened."""
+    """Asks a person whether a call that was interrupted has happened."""
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "doubt", call.digest, state.limits.await_timeout_us)
     return Draft(head, bodies.encode(await_body(call, head, work)))
 
 
 def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
-    """The result of a call, and what it was made with if a person has changed that.
+    """The result of a call, with a note about its arguments if a person has changed them.
 
-    The words are a model's to read: code that asked for the call gets the result as it is.
+    The note is for models only: code that asked for the call gets the result unchanged.
     """
     _, answer = work.conversation.turn.answers.get(index, (None, None))
     if answer is None or answer.args is UNSET or work.conversation.turn.parent_of(index):
@@ -173,7 +173,7 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
 
 
 def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
-    """What the model reads of a person's answer; "" if that is not what closes the call."""
+    """What the model reads of a person's answer, or "" if the answer does not close the call."""
     closed, answer = work.conversation.turn.answers[head.index]
     if call.asked_back:
         kind = "question"

@@ -1,4 +1,4 @@
-"""The end of a cancelled run, which the receiver of the cancel carries out: what is under way is stopped first."""
+"""Ends a cancelled run. The process that received the cancel stops what is running first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Cancelling:
         self._failed = failed
 
     def end(self, run: LiveRun) -> None:
-        """Ends a run that was cancelled, once its work has stopped or the grace for that is over."""
+        """Ends a run that was cancelled, once its work has stopped or the grace period is over."""
         match run.driving.cut:
             case Cut.NO if run.task is not None and not self._driver.stopping:
                 run.log.due_at = 0  # the next process ends it, if this one does not
@@ -51,7 +51,7 @@ class Cancelling:
                 self._end_now(run)
 
     async def _cut_and_end(self, run: LiveRun) -> None:
-        await self._log.durable(run)  # why and by whom comes before anything is stopped
+        await self._log.durable(run)  # the request is durable before anything is stopped
         if run.task is not None:
             run.task.cancel()
             await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)

@@ -1,4 +1,4 @@
-"""Calls that are carried out by runs of their own: how a child run is made, and how the call gets its result."""
+"""Calls that are executed by runs of their own: how a child run is created, and how the call gets its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 async def start_child(command: StartChild, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Begins a call together with the run that carries it out, or closes it if there can be none."""
+    """Begins a call together with the run that executes it, or closes the call if no run can be created."""
     call = state.batch.calls[command.index]
     code = (work.toolbox or EMPTY).code
     if code is None or (work.toolbox or EMPTY).get(call.name) is None:
@@ -60,7 +60,7 @@ def _refused(
 
 
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Closes a call with what its child run came to."""
+    """Closes a call with the outcome of its child run."""
     call = state.batch.calls[command.index]
     head, ended = work.conversation.turn.children[command.index]
     end = ChildEnd(
@@ -92,11 +92,11 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
 
 
 def with_telemetry(output: ToolOutput, end: ChildEnd) -> ToolOutput:
-    """What the call took is what its child took, with all below it."""
+    """Adds the telemetry of a call: what its child used, including all runs below it."""
     tokens = end.usage.input + end.usage.output
     summed = Telemetry(end.elapsed_us // 1000, tokens, extra={"turns": end.turns})
     own = output.telemetry
-    if own is not None:  # that of the terminal tool that the child has ended with
+    if own is not None:  # that of the terminal tool that ended the child
         summed = replace(summed, model=own.model, extra={**own.extra, **summed.extra})
     return replace(output, telemetry=summed)
 

@@ -1,6 +1,6 @@
-"""What follows from a commit. It is tied to the commit itself, never to the caller that caused it.
+"""What follows from a commit. It depends on the commit itself, never on the caller that caused it.
 
-Readers are notified, the next run of the thread may move, the parent of a run hears of its end, and a run that has
+Readers are notified, the next run of the thread may start, a parent run learns of its child's end, and a run that has
 ended leaves memory. If a commit fails for good, the run continues from its log.
 """
 
@@ -59,9 +59,9 @@ class Commits:
         self._trials = recovery.trials
         self._lineage = lineage
         self.on_ended: Callable[[], None] | None = None
-        """Called after a commit that ended a run, or asked people something."""
+        """Called after a commit that ended a run or opened an await."""
         self.on_unopened_end: Callable[[LiveRun], None] | None = None
-        """Called after a commit that ended a run whose tools were not needed here."""
+        """Called after a commit that ended a run whose tools were never opened here."""
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
@@ -82,7 +82,7 @@ class Commits:
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._mover.move_up(run)
         elif run.log.due_at and not run.active:
-            self._timers.at(run.log.due_at)  # an alarm that rang before this commit did not see it
+            self._timers.at(run.log.due_at)  # an alarm that rang before this commit did not see this run
         if result.promoted is not None:
             self._promote(result.promoted)
         if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in drafts):
@@ -124,13 +124,15 @@ class Commits:
             self._mover.consider(run)
 
     def lost(self, run: LiveRun, *, refused: bool) -> None:
-        """The run's memory was ahead of its log and is gone; the run continues from the log."""
+        """Called when the run's memory was ahead of its log and has been dropped; the run continues from the log."""
         self._residents.discard(run)
         if not refused and not self._mover.stopping:
             self._tasks.spawn(self._load_again(run.key))
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
-        """As if its driver had failed: it is tried again from the log, and given up after the third time."""
+        """Treats the run as if its driver had failed: it is tried again from the log, and given up after the third
+        time.
+        """
         logger.error("run %s: it cannot be written", run.id, exc_info=error)
         self._residents.discard(run)
         if not self._mover.stopping:
@@ -144,6 +146,6 @@ class Commits:
             pass  # its first write failed: it never existed
 
     def store_is_well(self) -> None:
-        """Picks up the runs that were dropped while the store refused."""
+        """Resumes the runs that were dropped while the store refused writes."""
         if not self._mover.stopping:
             self._tasks.spawn(self._recovery.pick_up())

@@ -54,7 +54,7 @@ class RunCreator:
         require_accepting: Callable[[], None],
         traces: bool = False,
     ) -> None:
-        """`traces`: spans are emitted of runs that no code carries."""
+        """With `traces`, spans are emitted for runs without agent code."""
         self._store = store
         self._clock = clock
         self._models = models
@@ -69,7 +69,7 @@ class RunCreator:
         self._next_key = await self._store.log.last_key() + 1
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -109,7 +109,7 @@ class RunCreator:
         run_id: str | None = None,
         history: Sequence[bytes] = (),
     ) -> str:
-        """As `Engine.create`; `CreateOptions` says what may be given."""
+        """See `Engine.create`; the options are those of `CreateOptions`."""
         self._require_accepting()
         if run_id is not None:
             require_possible(run_id)
@@ -128,7 +128,7 @@ class RunCreator:
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
             plan = self._resting(self._traced(plan, is_fork=origin is not None))
-            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
+            # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
@@ -165,7 +165,7 @@ class RunCreator:
         return run.id
 
     async def _check_engine(self, plan: RunPlan, thread: int | None) -> None:
-        """Raises `InvalidRequest` if the engine would be told of another thread than the run's."""
+        """Raises `InvalidRequest` if the plan's engine attributes name another thread than the run's."""
         names: tuple[str, ...] = ()
         if thread is not None and (row := await self._store.records.read(threads.by_key(thread))) is not None:
             id = ids.session_id(row.key, row.salt)
@@ -183,7 +183,7 @@ class RunCreator:
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._store.log.next_epoch())
-        residency = PARKED if new.thread is None else BEHIND  # until its commit says that it may move
+        residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
         self.fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
@@ -198,10 +198,10 @@ class RunCreator:
         return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
 
     def _resting(self, plan: RunPlan) -> RunPlan:
-        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
+        """The plan with the digests of what it depends on. A run that is only in memory never meets different code."""
         if self._store.folder is None or (plan.code is None and not plan.tools):
             return plan
-        if plan.digests is not None:  # it is another run's
+        if plan.digests is not None:  # from another run's plan
             plan = replace(plan, digests=None)
         digests = self._tools.digests(plan)
         return plan if digests is None else replace(plan, digests=digests)
@@ -210,12 +210,12 @@ class RunCreator:
         return await self._once.find(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         self._require_accepting()
         self._next_key = max(self._next_key, last_key + 1)
         return await add_ended(self._store.log, write)
 
 
 def _encoded(plan: RunPlan) -> tuple[bytes, int]:
-    """The plan's bytes, and how many of what it says a model reads."""
+    """The plan's bytes, and how many bytes of it a model reads."""
     return encode_plan(plan), input_bytes(plan)

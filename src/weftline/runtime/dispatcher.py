@@ -1,4 +1,4 @@
-"""What becomes of a run after every fact: it is driven, parked, ended, or starts over from its log."""
+"""What happens to a run after every fact: it is driven, parked, ended, or starts over from its log."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """`connect` gives it the parts that know it, before the first run is moved."""
+    """`connect` passes it the parts that refer to it, before the first run is dispatched."""
 
     def __init__(
         self, residents: Residents, tasks: TaskSet, *, limits: WorkspaceLimits, knows: Callable[[RunPlan], bool]
     ) -> None:
-        """`knows` says whether this process has the agent of a plan, as the plan needs it."""
+        """`knows` returns whether this process has the agent of a plan, in the version that it needs."""
         self._residents = residents
         self._kept = residents.kept
         self._tasks = tasks
@@ -55,7 +55,7 @@ class Dispatcher:
 
     @property
     def resting(self) -> bool:
-        """Nothing may move: the server is stopping, or its store is held."""
+        """Whether nothing may run: the server is stopping, or its store is held."""
         return self._driver.stopping or self._trials.held
 
     def require_room(self, workspace: int) -> None:
@@ -77,7 +77,7 @@ class Dispatcher:
             self._submit(run)
 
     def append(self, run: LiveRun, facts: Sequence[Draft]) -> None:
-        """Appends facts from outside and carries the run on."""
+        """Appends facts from outside and continues the run."""
         try:
             self._driver.record(run, facts)
         except Exception as error:
@@ -86,30 +86,30 @@ class Dispatcher:
         self.consider(run)
 
     def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        """Appends a fact from another run, if the run still accepts it, and continues the run."""
         if accepts(run.state, fact.head):
-            with suppress(Exception):  # the run starts over: whoever brought the fact has nothing to do with it
+            with suppress(Exception):  # the run starts over; the caller is not concerned
                 self.append(run, (fact,))
 
     def fire(self, run: LiveRun, now: int) -> None:
-        """Tells the run what time it is."""
+        """Appends the current time to the run."""
         if now > run.state.now:
             self.take(run, Draft(TimerFired(now)))
         else:
-            # It knows the time: a process that died, or a clock that was set, kept it from acting.
+            # It knows the time already, but a crash or a changed clock kept it from acting.
             self.consider(run)
 
     def move_up(self, run: LiveRun) -> None:
-        """No earlier run of its thread is left."""
+        """Called when no earlier run of its thread is left."""
         self._residents.behind.drop(run)
         run.move(PARKED)
         run.log.row.due_at = 0
         self.consider(run)
 
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it.
+        """Called after an append to a run: ends it here, wakes its driver, or schedules it.
 
-        Whatever is wrong with the run does not concern whoever calls this, who has others to see to.
+        It never raises: the caller has other runs to handle, whatever is wrong with this one.
         """
         try:
             self._move_on(run)
@@ -124,7 +124,7 @@ class Dispatcher:
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self._trials.hold_back(run):
             self.consider(run)
-        elif not self._residents.has_children_of(run):  # its code hears of what they do; it is kept again after them
+        elif not self._residents.has_children_of(run):  # its code observes them; it is kept again after them
             self._residents.unload(run)
             self._trials.unloaded(run.key)
 
@@ -136,7 +136,7 @@ class Dispatcher:
             self._tasks.spawn(self._cancel_after(run, children))
 
     async def _cancel_after(self, run: LiveRun, children: Sequence[str]) -> None:
-        """Cancels the children of a run that has ended before them, once that is durable."""
+        """Cancels the children of a run that ended before them, once its end is durable."""
         await self._log.durable(run)
         await self._lineage.cancel(children)
 
@@ -155,11 +155,11 @@ class Dispatcher:
                 self._timers.watch_queued(run)
             run.poke()
             return
-        self._driver.take_over(run)  # before the row is this process's
+        self._driver.take_over(run)  # before this process takes over the row
         decision = decide(run.state)
         if decision.append or decision.start:
             if run.driving.rested_at == run.state.version and not self._driver.stopping:
-                # It would be driven again at once, to no avail, for ever.
+                # It would be driven again at once, without effect, forever.
                 error = RuntimeError("its driver stopped with work left to do")
                 logger.error("run %s: driver failed: %s", run.id, error)
                 self._start_over(run, error)
@@ -183,7 +183,7 @@ class Dispatcher:
             self._drivers.submit(run)
 
     def _is_elsewhere(self, run: LiveRun) -> bool:
-        """Whether the run waits for a process that has its agent, as it needs it."""
+        """Whether the run waits for a process that has its agent, in the version that it needs."""
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
@@ -195,7 +195,7 @@ class Dispatcher:
         self._kept.keep(run)
 
     def _store_due(self, run: LiveRun) -> None:
-        """Has the row say when the run is due, unless it does or is about to."""
+        """Updates the row's due time, unless it is up to date or about to be."""
         log = run.log
         flight = log.outbox.flight
         on_its_way = flight.due_at if flight is not None else log.row.due_at
@@ -203,7 +203,7 @@ class Dispatcher:
             self._log.write_row(run)
 
     def _driver_left(self, run: LiveRun, error: BaseException | None) -> None:
-        """Because nothing is left to do, because it was stopped, or because it failed."""
+        """Called when a driver has left, because nothing is left to do, it was stopped, or it failed."""
         if run.gone:
             self._residents.driver_left(run)
             return
@@ -219,7 +219,7 @@ class Dispatcher:
             self.consider(run)  # whatever arrived while the driver was leaving
         elif (decision := decide(run.state)).append or decision.start:
             self._submit(run)
-        elif decision.due_at != run.log.due_at:  # something arrived after the driver's last look
+        elif decision.due_at != run.log.due_at:  # something arrived after the driver's last check
             run.log.due_at = decision.due_at
             self._store_due(run)
 
@@ -229,9 +229,9 @@ class Dispatcher:
             self._start_over(run, error)
 
     def _start_over(self, run: LiveRun, error: BaseException) -> None:
-        """A driver failed, perhaps between two changes that belong together: the run continues from its log.
+        """Continues the run from its log after its driver failed, perhaps between two changes that belong together.
 
-        What it had appended is written first; nothing is lost but what only this memory knew.
+        What it had appended is written first; only what existed in memory alone is lost.
         """
         self._drivers.withdraw(run)
         self._residents.start_over(run)

@@ -30,7 +30,7 @@ class Drivers:
         self._scheduler.submit(run)
 
     def withdraw(self, run: LiveRun) -> None:
-        """It needs no driver any more, if it is queued for one."""
+        """Withdraws a run that no longer needs a driver, if it is queued for one."""
         if run.residency is SCHEDULED:
             self._scheduler.withdraw(run)
             run.move(PARKED)
@@ -42,7 +42,7 @@ class Drivers:
         run.task.add_done_callback(lambda task: self._done(run, task))
 
     async def _drive(self, run: LiveRun) -> None:
-        # It may have been queued for a long time, and its slot have become free because the server stops.
+        # It may have been queued for a long time, and have got its slot because the server stops.
         if not run.gone and not run.state.ended and not self._driver.stopping:
             await self._driver.drive(run)
 

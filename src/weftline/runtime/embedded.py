@@ -87,8 +87,8 @@ class EmbeddedEngine:
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
-        """`traces`: spans are emitted of runs that no code carries. `step` and `carry_out` are seams for tests, which
-        observe what passes there or plant a bug.
+        """With `traces`, spans are emitted for runs without agent code. `step` and `carry_out` are seams for tests,
+        which observe what passes there or plant a bug.
         """
         self._traces = traces
         self._given = store
@@ -115,7 +115,7 @@ class EmbeddedEngine:
         try:
             return await self._open()
         except BaseException:
-            await self._store.close()  # it is nobody else's to close
+            await self._store.close()  # nobody else will close it
             raise
 
     async def _open(self) -> Self:
@@ -204,7 +204,7 @@ class EmbeddedEngine:
         for workspace in self._ledger.workspaces:
             await self._wake_waiting(workspace)  # a limit may have been raised by a process that died right after
         if store.unclean or restored:
-            # A thread whose end was durable before a crash takes its runs with it, including those not cancelled yet.
+            # Ending a thread cancels its runs; a crash may have come before all of them were cancelled.
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
@@ -228,20 +228,20 @@ class EmbeddedEngine:
         return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
+        """Starts nothing new, gives running work `drain_s` to finish, cancels the rest, and closes the store."""
         await self.drain(drain_s)
         await self.cut()
         await self._store.close()
 
     async def drain(self, drain_s: float) -> None:
-        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        """Starts no further run, turn or call, and waits for running ones, `drain_s` at most."""
         self.ready = False
         await self._fleet.drain(drain_s)
 
     async def cut(self) -> bool:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+        """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it to the last.
+        Returns False if the store refused some of it until the end.
         """
         whole = await self._fleet.cut()
         self._hub.end_all()
@@ -256,11 +256,13 @@ class EmbeddedEngine:
         await self.stop()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that."""
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns a function that
+        unsubscribes.
+        """
         return self._hub.observe(observer)
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
+        """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         self._fleet.commits.on_ended = ended
 
     def require_accepting(self) -> None:
@@ -282,11 +284,11 @@ class EmbeddedEngine:
     # Creating
 
     async def workspace(self, slug: str) -> int:
-        """The key of a workspace, which is created if it is new."""
+        """The key of a workspace, which is created if it does not exist."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -309,7 +311,7 @@ class EmbeddedEngine:
         return await self._creator.created_before(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         return await self._creator.add_ended(write, last_key=last_key)
 
     # Requests
@@ -334,7 +336,9 @@ class EmbeddedEngine:
         idempotency_key: str = "",
         token: str = "",
     ) -> bool:
-        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
+        meantime.
+        """
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
         )
@@ -349,7 +353,7 @@ class EmbeddedEngine:
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
-        """The results of all calls of a turn that wait for somebody outside, together."""
+        """Accepts the results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
             key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
         )
@@ -357,26 +361,26 @@ class EmbeddedEngine:
     async def claim(
         self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
     ) -> Leased:
-        """Gives a client an offered call to itself, for a while."""
+        """Claims an offered call for a client, for a while."""
         return await self._client_calls.claim(key, call_id, lease_us=lease_us, claim_id=claim_id, by=by)
 
     async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
-        """Extends a lease by its time, from now on."""
+        """Extends a lease by its duration, from now on."""
         return await self._client_calls.heartbeat(key, call_id, token)
 
     async def release(self, key: int, call_id: str, token: str) -> None:
-        """Gives a claimed call back: it is offered to all clients again."""
+        """Releases a claimed call, which is offered to all clients again."""
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
-        """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
+        """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it moves before a person has answered."""
+        """Whether neither the run nor any run below it can advance before a person has answered."""
         return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
@@ -386,7 +390,7 @@ class EmbeddedEngine:
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        if not run.state.ended:  # what is under way is stopped first, and children end first
+        if not run.state.ended:  # running work is stopped first, and children end first
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)
             run = await self._load(key)
         await self._settled(run)
@@ -407,7 +411,7 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         messages: Sequence[str] = (),
     ) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        """Resumes a paused run. The model reads `messages` before its next turn."""
         interrupts = self._interrupts
         await interrupts.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
@@ -421,7 +425,7 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        """Gives a message to the run at its next turn; calls that have not begun by then are skipped."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
@@ -436,15 +440,15 @@ class EmbeddedEngine:
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run when it would otherwise end."""
+        """Gives a message to the run when it would otherwise end."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first. One that cannot be read, or is of a newer version,
-        keeps none of the others from that; it raises in the end.
+        """Cancels all runs of a thread that has ended, newest first. If one cannot be read, or is of a newer version,
+        the others are cancelled nevertheless, and the error is raised at the end.
         """
         refused: WeftlineError | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
@@ -472,7 +476,7 @@ class EmbeddedEngine:
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
-        """Returns when everything that a refusal rests on is durable: of a cancelled run, its end."""
+        """Returns when everything that a rejection is based on is durable: for a cancelled run, its end."""
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)

@@ -1,10 +1,10 @@
-"""What can be done with runs: the protocol that the server, the commands and the library use, and all they use.
+"""The engine protocol: everything that the server, the commands and the library can do with runs.
 
 `Engine` is what an engine has to do itself, in parts of one purpose each. What is read comes from the store and is the
 same for every engine: `weftline.runtime.reading.StoredRuns`.
 
 Whatever is accepted is durable when the call returns. Every engine behaves the same towards its clients; the suite in
-`weftline.testing.engine` says how.
+`weftline.testing.engine` defines how.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from weftline.tools.base import ToolOutput
 T = TypeVar("T")
 
 DRAIN_S = 30.0
-"""How long work under way may take to finish when an engine is stopped."""
+"""How long running work may take to finish when an engine is stopped."""
 QUIET_BEATS = 3
-"""A follower that has had nothing for so many beats in a row is woken: between two and three intervals, never more."""
+"""A follower that has received nothing for this many beats in a row is woken: after two to three intervals, never
+more.
+"""
 
 
 class CreateOptions(TypedDict, total=False):
@@ -46,13 +48,15 @@ class CreateOptions(TypedDict, total=False):
     metadata: str
     idempotency: IdempotencyKey | None
     secrets: bytes | None
-    """The headers of the tools that the server dials, sealed by the store's vault."""
+    """The headers of the tools that the server calls, encrypted by the store's vault."""
     blobs: Sequence[Blob]
-    """The contents that the plan's messages name."""
+    """The contents that the plan's messages refer to."""
     origin: Origin | None
     """Where a fork begins."""
     run_id: str | None
-    """In place of a generated one. `InvalidRequest` for an impossible one; `Conflict` (`run_exists`) if it is taken."""
+    """Replaces a generated id. Raises `InvalidRequest` if it is not valid and `Conflict` (`run_exists`) if it is
+    taken.
+    """
     history: Sequence[bytes]
     """The messages before that, which its thread begins with."""
 
@@ -61,8 +65,8 @@ class EntryBatch(Struct, eq=False):
     """Consecutive entries of one run, from one commit or from one page of its log.
 
     `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item. `newer` says that newer code has
-    written to the run; otherwise what cannot be decoded is damaged.
+    `missing` is the range of seqs that retention has removed before the first item. `newer` means that newer code has
+    written to the run; otherwise an entry that cannot be decoded is damaged.
     """
 
     run_id: str
@@ -71,27 +75,27 @@ class EntryBatch(Struct, eq=False):
     last_seq: int
     ended: bool
     after: int = 0
-    """Observations of the first item up to this seq were already seen."""
+    """Observations of the first item up to this seq have already been read."""
     heads: Sequence[Fact] | None = None
     missing: tuple[int, int] | None = None
     newer: bool = False
     key: int = 0
-    """Of the run, in a batch that comes from a commit."""
+    """The key of the run, in a batch that comes from a commit."""
     _views: dict[Any, Any] = {}
 
     def view(self, project: Callable[[EntryBatch], T]) -> T:
-        """What `project` makes of the batch, computed once however many follow the run."""
+        """The result of `project` for the batch, computed once however many clients follow the run."""
         if project not in self._views:
             self._views[project] = project(self)
         return self._views[project]
 
 
 Observer: TypeAlias = Callable[[EntryBatch], object]
-"""Gets what was committed, run by run in the order of the log. It is called on the loop and returns at once."""
+"""Receives what was committed, run by run in the order of the log. It is called on the loop and must return at once."""
 
 
 class Resumed(Struct, frozen=True):
-    """What became of an order to let the runs of a store continue."""
+    """The outcome of releasing the runs of a store."""
 
     held: bool
     """Whether they were held until then."""
@@ -100,7 +104,7 @@ class Resumed(Struct, frozen=True):
 
 
 class Leased(Struct, frozen=True):
-    """A call that a client has to itself. `attempt` counts how often it was offered."""
+    """A call that a client has claimed. `attempt` counts how often it was offered."""
 
     token: str
     until: int
@@ -114,9 +118,9 @@ class Follower(Protocol):
     taken: int
     """The last seq that the reader has received."""
     left: bool
-    """Whether the reader has gone away."""
+    """Whether the reader has disconnected."""
     follows_below: bool
-    """Whether an empty list also says that a run below this one has come further, or asks or was told something."""
+    """Whether an empty list also means that a run below this one has advanced, or that its awaits have changed."""
 
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
@@ -127,21 +131,21 @@ class Follower(Protocol):
         ...
 
     def leave(self) -> None:
-        """The reader has gone away: `next` returns None."""
+        """Called when the reader has disconnected: `next` returns None."""
         ...
 
     def close(self) -> None: ...
 
 
 class StreamPlace(Protocol):
-    """A place among a workspace's streams, which can be had before there is a run to follow."""
+    """A place among a workspace's streams, which can be reserved before there is a run to follow."""
 
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Follower:
-        """Uses the place up: the follower gives it back when it is closed."""
+        """Uses the place; the follower releases it when it is closed."""
         ...
 
     def release(self) -> None:
-        """Gives a place back that was not used."""
+        """Releases a place that was not used."""
         ...
 
 
@@ -175,7 +179,7 @@ class Creation(Protocol):
     """How runs come to be."""
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -196,7 +200,7 @@ class Creation(Protocol):
         ...
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         ...
 
 
@@ -206,9 +210,9 @@ class Control(Protocol):
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request; False if the run does not accept it.
 
-        That is an answer, a message, a cancel, a pause, a resume, or taking a summary back.
+        A request is an answer, a message, a cancel, a pause, a resume, or undoing a summary.
 
-        Raises `InvalidRequest` for anything else, and for a body that cannot be read.
+        Raises `InvalidRequest` for any other fact, and for a body that cannot be decoded.
         """
         ...
 
@@ -222,11 +226,11 @@ class Control(Protocol):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped.
+        """Gives a message to the run at its next turn; calls that have not begun by then are skipped.
 
-        `message_id`, the sender's own id of it, is kept with it, and so are `labels` and `by`, the sender's name:
-        whoever tells a run what to do counts for the rule of four eyes. Returns the id of the message; with an
-        `idempotency_key` the same message is accepted once, and another one raises `Conflict`
+        `message_id`, the sender's own id for it, is stored with it, and so are `labels` and `by`, the sender's name:
+        whoever tells a run what to do counts for the four-eyes rule. Returns the id of the message. With an
+        `idempotency_key`, the same message is accepted once, and a different one raises `Conflict`
         (`idempotency_conflict`).
         """
         ...
@@ -240,7 +244,7 @@ class Control(Protocol):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run when it would otherwise end; otherwise as `steer`."""
+        """Gives a message to the run when it would otherwise end; otherwise like `steer`."""
         ...
 
     async def pause(
@@ -248,7 +252,7 @@ class Control(Protocol):
     ) -> None:
         """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
 
-        Raises `Forbidden` (`interrupts_not_allowed`) if the run does not take that.
+        Raises `Forbidden` (`interrupts_not_allowed`) if the run does not allow it.
         """
         ...
 
@@ -261,7 +265,7 @@ class Control(Protocol):
         labels: Mapping[str, str] | None = None,
         messages: Sequence[str] = (),
     ) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn, as if they had been steered.
+        """Resumes a paused run. The model reads `messages` before its next turn, as if they had been steered.
 
         Raises `Conflict` (`not_paused`) if it is not paused.
         """
@@ -289,10 +293,11 @@ class ClientCalls(Protocol):
         idempotency_key: str = "",
         token: str = "",
     ) -> bool:
-        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime.
+        """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
+        meantime.
 
-        `message_id` is kept beside it, for a client whose messages have names. With an `idempotency_key` the same
-        result is accepted again once it has closed the call; another one raises `Conflict` (`idempotency_conflict`).
+        `message_id` is stored with it, for a client whose messages have ids. With an `idempotency_key`, the same result
+        is accepted again once it has closed the call; a different one raises `Conflict` (`idempotency_conflict`).
 
         `token` is that of a lease. Raises `Conflict` (`lease_held`) if another client has claimed the call, and
         (`lease_lost`) if another client has taken it over.
@@ -309,20 +314,19 @@ class ClientCalls(Protocol):
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
-        """The results of all calls of a turn that wait for somebody outside, together: they are taken as a whole, in
-        the order of the calls. Returns False if the run was cancelled in the meantime.
+        """Accepts the results of all calls of a turn that wait for somebody outside, all or none of them, in the order
+        of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong with them, the `faults` that
-        whoever read them has found included, `NotFound`
-        (`unknown_await`) if no call of this turn waits for a result, and `Conflict` (`run_terminal`) once it has ended;
-        the rest is as in `answer`.
+        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the `faults`
+        that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a result,
+        and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
         """
         ...
 
     async def claim(
         self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
     ) -> Leased:
-        """Gives a client an offered call to itself for `lease_us`. The same `claim_id` gets the same token again.
+        """Claims an offered call for a client, for `lease_us`. The same `claim_id` gets the same token again.
 
         Raises `Conflict` (`lease_held`) with `until`, the time at which the other client's lease ends, `NotFound`
         (`unknown_call`) if the call does not wait for a result, and `Conflict` (`run_terminal`).
@@ -330,14 +334,14 @@ class ClientCalls(Protocol):
         ...
 
     async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
-        """Extends a lease by its time, from now on. The call's own time limit stays.
+        """Extends a lease by its duration, from now on. The call's own time limit is unchanged.
 
         Raises `Conflict` (`lease_lost`, `run_terminal`).
         """
         ...
 
     async def release(self, key: int, call_id: str, token: str) -> None:
-        """Gives a claimed call back: it is offered to all clients again. Raises as `heartbeat` does."""
+        """Releases a claimed call, which is offered to all clients again. Raises as `heartbeat` does."""
         ...
 
 
@@ -347,19 +351,21 @@ class People(Protocol):
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
-        """What a person says to an await; `by` is their name. Repeating the same answer is accepted.
+        """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted.
 
-        `person_of` tells which names are one person, for the rule of four eyes.
+        `person_of` maps names to people, for the four-eyes rule.
 
-        Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) for one that does not fit, `Forbidden`
+        Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) if the answer does not fit, `Forbidden`
         (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late, or
-        (`idempotency_conflict`) if the same person has given another answer under its key. The run goes on waiting
-        after each of these.
+        (`idempotency_conflict`) if the same person has given a different answer under its key. After each of these the
+        run keeps waiting.
         """
         ...
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it moves before a person has answered: `awaits` then has it all."""
+        """Whether neither the run nor any run below it can advance before a person has answered: `awaits` then lists
+        everything.
+        """
         ...
 
 
@@ -367,27 +373,33 @@ class Streams(Protocol):
     """Who hears of the entries of runs, and when."""
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
-        """The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams open."""
+        """Follows a run. The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams
+        open.
+        """
         ...
 
     def reserve_stream(self, workspace: int) -> StreamPlace:
-        """Raises `RateLimited` as `follow` does. What is not used must be released."""
+        """Reserves a place for a stream. Raises `RateLimited` as `follow` does. A place that is not used must be
+        released.
+        """
         ...
 
     def beat(self) -> None:
-        """Called at regular intervals: wakes each follower that has had nothing for `QUIET_BEATS` of them, so that it
-        can send a keep-alive."""
+        """Called at regular intervals: wakes each follower that has received nothing for `QUIET_BEATS` of them, so that
+        it can send a keep-alive.
+        """
         ...
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that.
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns a function that
+        unsubscribes.
 
-        What it raises is logged, and changes nothing for the run or for other observers; it is called again.
+        Exceptions from it are logged, and change nothing for the run or for other observers; it is called again.
         """
         ...
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
+        """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         ...
 
 
@@ -395,7 +407,9 @@ class Upkeep(Protocol):
     """What an operator changes."""
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
-        """Somebody has set limits: they hold from the next call of every run on, and whoever waits for them goes on."""
+        """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for
+        them continue.
+        """
         ...
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
@@ -415,29 +429,29 @@ class Engine(Health, Creation, Control, ClientCalls, People, Streams, Upkeep, Pr
 
 
 class OwnedEngine(Engine, Protocol):
-    """An engine, for whoever opened it: it has a beginning and an end as well."""
+    """An engine as its owner sees it, which also starts and stops it."""
 
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
         ...
 
     async def workspace(self, slug: str) -> int:
-        """The key of a workspace, which is created if it is new."""
+        """The key of a workspace, which is created if it does not exist."""
         ...
 
     async def drain(self, drain_s: float) -> None:
-        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        """Starts no further run, turn or call, and waits for running ones, `drain_s` at most."""
         ...
 
     async def cut(self) -> bool:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+        """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it to the last.
+        Returns False if the store refused some of it until the end.
         """
         ...
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
+        """Starts nothing new, gives running work `drain_s` to finish, cancels the rest, and closes the store."""
         ...
 
     async def __aenter__(self) -> Self: ...

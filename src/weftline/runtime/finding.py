@@ -1,4 +1,4 @@
-"""Runs by their public ids, as they come from outside."""
+"""Finds runs by their public ids, as clients send them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Rows(Protocol):
 
 
 async def row_of(rows: Rows, run_id: str, *, workspace: int | None) -> RunRow | None:
-    """The run with this id, in any workspace if none is named; None if there is none, or if it is another's.
+    """The run with this id, in any workspace if none is named; None if there is none, or if it belongs to another
+    workspace.
 
-    Raises `InvalidRequest` if several workspaces have a run that was given this id.
+    Raises `InvalidRequest` if several workspaces have a run with this id, chosen by their clients.
     """
     parsed = ids.parse(run_id, prefix="run_")
     row = None if parsed is None else await rows.run(parsed[0])
@@ -29,7 +30,7 @@ async def row_of(rows: Rows, run_id: str, *, workspace: int | None) -> RunRow | 
 
 
 async def given_key(rows: Rows, run_id: str, *, workspace: int | None) -> int | None:
-    """The same for a run that was given its id."""
+    """The same for an id that was chosen by the client."""
     found = await rows.given(run_id, workspace=workspace) if run_ids.is_possible(run_id) else []
     if len(found) > 1:
         raise InvalidRequest(f"Several workspaces have a run {run_id!r}; name the workspace.")

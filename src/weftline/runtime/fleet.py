@@ -1,10 +1,10 @@
-"""All runs of an engine, and the parts that see to them:
+"""All runs of an engine, and the parts that handle them:
 
 * `Residents`: the runs in memory;
-* `Loader`: brings them there, once;
-* `Dispatcher`: what becomes of a run after every fact;
+* `Loader`: loads each of them once;
+* `Dispatcher`: what happens to a run after every fact;
 * `Timers`: when a run is due;
-* `Lineage`: what parents and children hear of each other;
+* `Lineage`: how parents and children learn of each other;
 * `Recovery`: what an earlier process has left;
 * `Log`, which writes what they append, and `Commits`, what follows when it is written;
 * `Driver`: drives one run.
@@ -39,13 +39,13 @@ from weftline.store.base import LogStore
 logger = logging.getLogger(__name__)
 
 LAST_TRY_S = 5.0
-"""How long a stop waits for a store that refuses to write what is left."""
+"""How long a stop waits for a refusing store to accept what is left."""
 _MAX_LISTED = 10
-"""How many runs a line of the log names."""
+"""How many runs one log line names."""
 
 
 class NewDriver(Protocol):
-    """Makes the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
+    """Creates the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
 
     def __call__(self, log: Log, on_deadline: Callable[[LiveRun, int], None], /) -> Driver: ...
 
@@ -96,13 +96,13 @@ class Fleet:
         self.residents.behind.found(await self._store.queued_behind())
 
     async def drain(self, drain_s: float) -> None:
-        """Starts nothing new, and waits for what is under way, `drain_s` at most."""
+        """Starts nothing new, and waits for what is running, `drain_s` at most."""
         self._begin_nothing()
         tasks = [run.task for run in self.residents.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
     async def cut(self) -> bool:
-        """Ends what is still under way and makes everything appended durable. Returns whether the store took it."""
+        """Ends what is still running and makes everything appended durable. Returns whether the store accepted it."""
         left = {run.task: run for run in self.residents.runs.values() if run.task is not None}
         for task in left:
             task.cancel()
@@ -125,7 +125,7 @@ class Fleet:
         return not lost
 
     def abandon(self) -> None:
-        """Stops everything here and now, as a crash would: the engine could not be started."""
+        """Stops everything immediately, as a crash would, because the engine could not be started."""
         self._begin_nothing()
         self.residents.kept.stop()
         self._tasks.cancel()

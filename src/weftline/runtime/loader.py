@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loader:
-    """`log`, `driver`, `recovery` and `lineage`, which know it, are set before the first run is loaded."""
+    """`log`, `driver`, `recovery` and `lineage`, which refer to it, are set before the first run is loaded."""
 
     log: Log
     driver: Driver
@@ -55,7 +55,7 @@ class Loader:
         return run
 
     async def load_surely(self, key: int) -> LiveRun:
-        """Like `load`, for callers that will not be retried: waits until the store can be read."""
+        """Like `load`, for callers that will not retry: waits until the store can be read."""
         while True:
             try:
                 return await self.load(key)
@@ -69,7 +69,7 @@ class Loader:
     def _loading_done(self, key: int, task: asyncio.Task[LiveRun]) -> None:
         self._loading.pop(key, None)
         if not task.cancelled():
-            task.exception()  # the caller may have gone away since
+            task.exception()  # the caller may have disconnected since
 
     async def _read(self, key: int) -> LiveRun:
         residents = self._residents
@@ -99,5 +99,5 @@ class Loader:
         self.driver.record(run, ends)
         self.lineage.cut_children(run)
         if ends:
-            self._mover.consider(run)  # whoever has it loaded may only want to look at it
+            self._mover.consider(run)  # the caller may only want to read it
         return run

@@ -1,4 +1,4 @@
-"""Getting a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+"""Prepares a run to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
-"""A hop to a thread costs more than coding so little."""
+"""Starting a thread costs more than encoding or decoding this little."""
 
 
 class Names(Protocol):
@@ -48,17 +48,17 @@ class RunOpener:
         self._tools = tools
         self._names = names
         self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By run, for as long as somebody holds it or waits for it."""
+        """By run; an entry exists only while somebody holds the lock or waits for it."""
 
     async def open_tools(self, run: LiveRun) -> None:
-        """Makes the tools of a run that is not driven, to check what somebody says about one of its calls."""
+        """Creates the tools of a run that is not driven, to check an outside request about one of its calls."""
         if run.work.toolbox is None:
             if not self._tools.knows(run.work.plan):
                 raise Conflict("The agent of this run is not registered here, so changed arguments cannot be checked.")
             await self._open_toolbox(run)
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
-        """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
+        """Reads everything before it changes the conversation, so that a failure on the way can be retried."""
         work = run.work
         work.store_id = self._store.id
         work.catalog = await self._models.load(run.workspace)
@@ -80,7 +80,7 @@ class RunOpener:
         if code is not None and (rebuild or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
             rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=rebuild)
-        # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
+        # No await from here until the facts are recorded, so that the conversation and the log agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
@@ -116,7 +116,7 @@ class RunOpener:
                 self.mover.take(run, Draft(CancelRequested("parent")))
             else:
                 await self._open_toolbox(parent)
-        # Its own driver and those of its children may want it at the same time.
+        # Its own driver and those of its children may need the tools at the same time.
         making = self._making.setdefault(run.key, asyncio.Lock())
         async with making:
             work.workspace_slug = await self._names.workspace(run.workspace)
@@ -131,10 +131,10 @@ class RunOpener:
                 if toolbox.code is not None:
                     toolbox.code.enter(RunInside(run))
                     if run.gone:
-                        toolbox.code.leave()  # it has left memory meanwhile, and nobody will say so again
+                        toolbox.code.leave()  # it has left memory in the meantime, and will not be notified again
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
-        """The contents that the conversation names. Those that the run itself brought may not be stored yet."""
+        """The contents that the conversation refers to. Those that came with the run may not be stored yet."""
         work = run.work
         contents: dict[str, str] = {}
         for id in blobs_of([*history, *work.conversation.messages]) - work.conversation.contents.keys():

@@ -1,4 +1,4 @@
-"""A limit was raised: the runs that ask a person about it go on."""
+"""Continues the runs that ask a person about a limit, after the limit was raised."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def wake_waiting(
     append: Append,
     by: str = "",
 ) -> None:
-    """`by` is who raised it, as far as the limits do not say so themselves."""
-    # What a run in memory asks may not be in the store yet.
+    """`by` is who raised it, unless the limits themselves record that."""
+    # The await of a run in memory may not be in the store yet.
     for run in [run for run in residents.runs.values() if run.workspace == workspace]:
         await _wake(run, ledger, append, by=by)
     after = (0, "")

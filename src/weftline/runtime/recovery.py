@@ -66,19 +66,19 @@ MAX_RECOVERIES = 3
 """How often a run is tried again without progress: its driver fails, or the process dies with it alone."""
 MAX_STORE_RETRY_S = 10.0
 RETRY_S = 0.2
-"""After the first failure of a driver; doubled with each further one."""
+"""The wait after the first failure of a driver; doubled with each further one."""
 _PAGE = 1000
 
 _Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 _DECODE_ON_LOOP_BYTES = 256 * 1024
-"""About a millisecond; more is decoded in a thread."""
+"""Takes about a millisecond; more is decoded in a thread."""
 
 
-# How a run comes into memory
+# How a run is loaded
 
 
 async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
-    """Claims a run and brings it into memory, parked; with its row. None for an unknown run.
+    """Claims a run and loads it, parked; returns it with its row. None for an unknown run.
 
     Raises:
         Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
@@ -105,8 +105,8 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         if row.ended_at is None:
             logger.exception("run %s: its log cannot be read", run_id)
         else:
-            # What is left of it stays as it is: nothing is ever added to a run that has ended.
-            if loaded.created:  # else its retention is over
+            # What is left of it stays unchanged: nothing is ever added to a run that has ended.
+            if loaded.created:  # otherwise retention has removed it
                 logger.error("run %s has ended, and its log cannot be read", run_id)
             state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation([]))
@@ -125,7 +125,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
 
 
 async def _state(store: LogStore, loaded: Loaded) -> State:
-    """The folded state: the row's plus newer facts, or folded from the first fact if another fold made it."""
+    """The folded state: the row's plus newer facts, or rebuilt from the first fact if another fold made it."""
     row = loaded.row
     if not row.state:
         return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
@@ -140,7 +140,7 @@ async def _state(store: LogStore, loaded: Loaded) -> State:
 
 
 def _size(loaded: Loaded) -> int:
-    """The bytes that a run's plan and conversation are made from."""
+    """The size in bytes of what a run's plan and conversation are built from."""
     rows = [len(row.body) for row in loaded.conversation]
     return len(loaded.created) + sum(rows) + sum([len(message) for message in loaded.history])
 
@@ -210,10 +210,10 @@ class Recovery:
         self._tasks.cancel()
 
     async def begin(self) -> None:
-        """Starts the runs that were under way, and sets the timer for those waiting for a time.
+        """Starts the runs that were active, and sets the timer for those that wait for a time.
 
-        Returns as soon as it is recorded which runs are on trial; they are loaded in the background. All of them, since
-        a workspace with many runs must not keep the runs of others, or the suspects, waiting for its slots.
+        Returns once it is recorded which runs are on trial; they are loaded in the background. All of them are loaded,
+        because a workspace with many runs must not keep the runs of others, or the suspects, waiting for its slots.
         """
         store = self._store
         self.trials.held = False
@@ -222,7 +222,7 @@ class Recovery:
         fresh: list[int] = []
         suspects: list[DueRun] = []
         newer: list[int] = []
-        """Of another version. They cannot do harm here, and would take the blame for others."""
+        """Runs of a newer version. They do not run here, so they must not be charged with a death."""
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
@@ -246,7 +246,7 @@ class Recovery:
             await self._recover(key)
 
     async def load(self, key: int) -> LiveRun | None:
-        """Brings a run into memory, as `load_run` does."""
+        """Loads a run, as `load_run` does."""
         loaded = await load_run(self._store, key)
         if loaded is None:
             return None
@@ -255,7 +255,7 @@ class Recovery:
         return run
 
     def progressed(self, key: int) -> None:
-        """Something that the run began has ended: whatever it did before is forgiven."""
+        """Called when something that the run began has ended: its earlier failures no longer count."""
         self._failures.pop(key, None)
         self.trials.progressed(key)
 
@@ -279,7 +279,8 @@ class Recovery:
             self._wake_at(due)
 
     async def again(self, key: int, error: BaseException) -> None:
-        """A driver raised, which should never happen: tries again, and gives the run up after so many times in a row.
+        """Retries a run whose driver raised, which should never happen; gives it up after `MAX_RECOVERIES` failures in
+        a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.
         """
@@ -296,7 +297,9 @@ class Recovery:
         await self._recover(key)
 
     async def _recover(self, key: int, *, retry_s: float = 0.0) -> None:
-        """Loads a run and continues it; one that cannot be read is tried again beside the others, not before them."""
+        """Loads a run and continues it. If it cannot be read, it is retried alongside the others, without delaying
+        them.
+        """
         if self._mover.stopping:
             return
         try:
@@ -310,7 +313,7 @@ class Recovery:
             pass  # its first write failed: it never existed
         except Conflict as error:
             logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
-        except Exception:  # nothing is wrong with the others
+        except Exception:  # the others are unaffected
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
             self._mover.consider(run)
@@ -334,7 +337,8 @@ class Recovery:
         if run.state.ended:
             return
         logger.error("giving up run %s after repeated failures", run.id)
-        # The kernel still says what has to be closed; the texts are generic, since the run's content must not be read.
+        # The kernel still decides what has to be closed; the texts are generic, since the run's content must not be
+        # read.
         facts: list[Draft] = []
         state = run.state
         if state.attempt.open:
@@ -347,7 +351,7 @@ class Recovery:
 
 
 def _report(fresh: int, suspects: int, *, unclean: bool) -> None:
-    """One line, if there is anything to report."""
+    """Logs one line, if there is anything to report."""
     if unclean:
         logger.warning("the last server did not stop cleanly; %s", _summary(fresh, suspects))
     elif fresh or suspects:
@@ -376,7 +380,7 @@ def plain_body(new: New) -> bytes:
 
 
 async def remove_lost_branches(records: Database) -> None:
-    """A process that died while it made a fork may have left the fork's thread without it."""
+    """Removes threads that were created for a fork which does not exist, because the process died in between."""
     try:
         for thread in await records.read(threads.marked_branches()):
             await records.write(threads.remove_unused(thread))

@@ -1,7 +1,7 @@
 """The runs in memory: how they come and go.
 
-Only active runs are here, and for a few seconds those that were just parked. `Residency` draws the phases of a run;
-`dispatcher.py` moves it from one to the next, and `loader.py` brings it here from the store.
+Only active runs are here and, for a few seconds, those that were just parked. `Residency` draws the phases of a run;
+`dispatcher.py` moves it from one to the next, and `loader.py` loads it from the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weftline.store.base import LogStore
 
 class Residents:
     def __init__(self, store: LogStore, *, hub: Hub, ledger: Ledger, on_idle: Callable[[LiveRun], None]) -> None:
-        """`on_idle` is called with a run that was parked for long."""
+        """`on_idle` is called with a run that has been parked for a while."""
         self._store = store
         self._hub = hub
         self._ledger = ledger
@@ -27,10 +27,10 @@ class Residents:
         self.kept = RetainedRuns(on_idle)
         self.behind = BehindRuns()
         self.leaving: dict[int, LiveRun] = {}
-        """Runs that start over, until their drivers have left and what is on its way to the store has arrived."""
+        """Runs that start over, until their drivers have left and everything pending has been written."""
 
     def add(self, run: LiveRun) -> None:
-        """Takes in a run that was created or loaded."""
+        """Adds a run that was created or loaded."""
         self.runs[run.key] = run
         run.work.account = Account(
             self._ledger,
@@ -47,7 +47,7 @@ class Residents:
         return any(ids.key_of(child) in self.runs for child in run.state.open_children)
 
     def unload(self, run: LiveRun) -> None:
-        """It leaves memory, and can be loaded again."""
+        """Removes a run from memory; it can be loaded again."""
         if run.state.ended or run.residency is not BEHIND:
             self.behind.drop(run)
         run.move(GONE)
@@ -63,14 +63,14 @@ class Residents:
                 self._hub.forget(run.key)
 
     def discard(self, run: LiveRun) -> None:
-        """Its memory is ahead of a log that will not catch up."""
+        """Drops a run whose memory is ahead of a log that will not catch up."""
         self.behind.drop(run)  # until it is loaded again, if it was ever written
         self.unload(run)
         if run.task is not None:
             self._end_driver(run)
 
     def start_over(self, run: LiveRun) -> None:
-        """It leaves memory, to continue from its log. What it had appended is written first."""
+        """Removes a run from memory, to continue it from its log. What it had appended is written first."""
         self.behind.drop(run)
         self.kept.drop(run)
         run.move(GONE)
@@ -79,20 +79,20 @@ class Residents:
         self._end_driver(run)
 
     def _end_driver(self, run: LiveRun) -> None:
-        """It is not loaded again before this memory of it is at rest: no call is made twice at the same time."""
+        """Stops the driver before the run is loaded again, so that no call is made twice at the same time."""
         self.leaving[run.key] = run
         if run.task is not None:
             run.task.cancel()
 
     def driver_left(self, run: LiveRun) -> None:
-        """The driver of a run that is gone has left."""
+        """Called when the driver of a run that is gone has left."""
         release_code(run)  # its tools may have been opened after it was unloaded
         if run.log.outbox.empty and self.leaving.get(run.key) is run:
             del self.leaving[run.key]
 
 
 def release_code(run: LiveRun) -> None:
-    """Tells the code of the run's agent that the run leaves memory."""
+    """Notifies the agent's code that the run leaves memory."""
     toolbox = run.work.toolbox
     if toolbox is not None and toolbox.code is not None:
         toolbox.code.leave()

@@ -1,7 +1,7 @@
-"""What timers, lineage, recovery and commits ask of the parts that load runs and move them.
+"""What timers, lineage, recovery and commits need from the parts that load and advance runs.
 
-`weftline.runtime.loader.Loader` and `weftline.runtime.dispatcher.Dispatcher` do it. They know those parts in their
-turn, so the roles stand here.
+`weftline.runtime.loader.Loader` and `weftline.runtime.dispatcher.Dispatcher` implement these protocols. Those two refer
+to the other parts in turn, so the protocols have a module of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RunLoader(Protocol):
         ...
 
     async def load_surely(self, key: int) -> LiveRun:
-        """Like `load`, for callers that will not be retried: waits until the store can be read."""
+        """Like `load`, for callers that will not retry: waits until the store can be read."""
         ...
 
 
@@ -35,23 +35,23 @@ class RunMover(Protocol):
 
     @property
     def resting(self) -> bool:
-        """Nothing may move: the server is stopping, or its store is held."""
+        """Whether nothing may run: the server is stopping, or its store is held."""
         ...
 
     def consider(self, run: LiveRun) -> None:
-        """After an append to a run: ends it right here, wakes its driver, or schedules it."""
+        """Called after an append to a run: ends it here, wakes its driver, or schedules it."""
         ...
 
     def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
+        """Appends a fact from another run, if the run still accepts it, and continues the run."""
         ...
 
     def fire(self, run: LiveRun, now: int) -> None:
-        """Tells the run what time it is."""
+        """Appends the current time to the run."""
         ...
 
     def move_up(self, run: LiveRun) -> None:
-        """No earlier run of its thread is left."""
+        """Called when no earlier run of its thread is left."""
         ...
 
     def end_by_force(self, run: LiveRun, facts: Sequence[Draft]) -> None:

@@ -1,4 +1,4 @@
-"""Work that nobody waits for: it is kept until it has ended, and its failures are logged."""
+"""Background work that nobody waits for: it is kept until it has ended, and its failures are logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskSet:
-    """`purpose` says what failed, in the log. All methods belong to one event loop."""
+    """`purpose` names the work in the log of a failure. All methods belong to one event loop."""
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose

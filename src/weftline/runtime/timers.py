@@ -1,7 +1,7 @@
-"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace that clients get.
+"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace period for clients.
 
-Parked runs are due when their rows say so; the store finds them. A driven run may have a deadline, too, such as a
-client's: it rings whatever else the run is doing. A client that could not answer in time because this server was down
+Parked runs are due at the time in their rows; the store finds them. A driven run may also have a deadline, such as a
+client's: it fires whatever else the run is doing. A client that could not answer in time because this server was down
 or stalled gets a grace period first.
 """
 
@@ -25,9 +25,9 @@ from weftline.store.base import LogReader
 logger = logging.getLogger(__name__)
 
 CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has to send an overdue answer, or as long as the stall lasted."""
+"""After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""
 MAX_GRACE_US = 300_000_000
-"""After a machine was suspended for a night, or its clock was set."""
+"""The longest grace period, however long the machine was suspended or its clock set forward."""
 _PAGE = 1000
 
 
@@ -41,7 +41,7 @@ class Timers:
         self._deadlines: list[tuple[int, int]] = []
         """A heap of times and keys; only those in `_watched` count."""
         self._watched: dict[int, int] = {}
-        """For driven runs: when they want to be asked again, at the earliest."""
+        """For driven runs: the earliest time at which they need attention."""
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
         self._firing: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class Timers:
         self._alarm.at(due_at)
 
     def watch(self, run: LiveRun, due_at: int) -> None:
-        """A driven run wants to be asked again at this time, whatever its commands do."""
+        """Makes a driven run be woken at this time, whatever its commands do."""
         if (grace_ends := self._grace_ends(run, self._clock.now_us())) is not None:
             due_at = max(due_at, grace_ends)
         watched = self._watched.get(run.key)
@@ -62,13 +62,13 @@ class Timers:
             self._alarm.at(due_at)
 
     def watch_queued(self, run: LiveRun) -> None:
-        """A run queues for a driver, perhaps for longer than until its next deadline.
+        """Watches the next deadline of a run that is queued for a driver, because it may be queued for longer.
 
-        What is over already is among the reasons why it does.
+        Deadlines that have passed already are among the reasons why it is queued, so they are left out.
         """
         state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
-        # Where the clock was set back, the run knows a later time: to tell it of an earlier one would be for nothing.
+        # If the clock was set back, the run knows a later time, and firing an earlier one would have no effect.
         deadline_at = min(
             [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
         )
@@ -77,7 +77,9 @@ class Timers:
             self.watch(run, deadline_at)
 
     def was_away(self) -> None:
-        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
+        """Called when no process was running until now, so that clients whose answers are overdue get a grace
+        period.
+        """
         self._away_until = self._clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
 
@@ -87,7 +89,7 @@ class Timers:
             self._firing.cancel()
 
     def _stalled(self, late_us: int) -> None:
-        """Clients that were about to answer get as much time again, within reason."""
+        """Gives clients that were about to answer the length of the stall, within limits."""
         now = self._away_until = self._clock.now_us()
         self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
 
@@ -98,7 +100,7 @@ class Timers:
         now = self._clock.now_us()
         self._fire_driven(now)
         if self._firing is not None:
-            self._rang_again = True  # what it was for may have become durable since the runs under way were read
+            self._rang_again = True  # its entry may have become durable after the due runs were read
         else:
             self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
             self._firing.add_done_callback(lambda task: self._firing_done(task, now))
@@ -107,7 +109,7 @@ class Timers:
         while self._deadlines and self._deadlines[0][0] <= now:
             due_at, key = heappop(self._deadlines)
             if self._watched.get(key) != due_at:
-                continue  # an earlier time took its place
+                continue  # replaced by an earlier time
             del self._watched[key]
             run = self._loader.resident(key)
             if run is not None and run.active and run.driving.due_at is not None:
@@ -135,11 +137,11 @@ class Timers:
             self._alarm.at(now + STALL_US)
 
     async def _fire_one(self, key: int, now: int) -> None:
-        """A run that cannot be loaded does not keep the others waiting."""
+        """Fires one run. A run that cannot be loaded does not delay the others."""
         try:
             run = await self._loader.load(key)
         except (Conflict, NotFound):
-            return  # from a newer version, or gone by now
+            return  # from a newer version, or no longer there
         except Exception:
             logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
             self._alarm.at(now + STALL_US)
@@ -167,8 +169,8 @@ class Timers:
             self._alarm.at(grace_ends)
 
     def _grace_ends(self, run: LiveRun, now: int) -> int | None:
-        """When the time is over in which a client or a person may still answer, or a client send a heartbeat, who was
-        asked before this server was down or stalled; None if it is.
+        """When the grace period ends in which clients and people who were asked before this server was down or stalled
+        may still answer, or clients send a heartbeat; None if it is over.
         """
         if now >= self._grace_until and now >= self._away_until + MAX_LEASE_US:
             return None
@@ -183,11 +185,11 @@ class Timers:
         return ends if ends > now else None
 
     def _lease_grace_ends(self, lease: Lease) -> int:
-        """A lease that is older than the last absence holds for its whole time after it."""
+        """A lease from before the last absence holds for its whole duration after it."""
         if lease.until - lease.lease_us >= self._away_until:
             return 0
         return max(self._grace_until, self._away_until + lease.lease_us)
 
     def lease_ends(self, lease: Lease) -> int:
-        """When a lease runs out if nothing more is heard of its client."""
+        """When a lease expires if its client sends nothing more."""
         return max(lease.until, self._lease_grace_ends(lease))

@@ -1,4 +1,4 @@
-"""Carries out one server-side call that the log has permitted, and reports its one result."""
+"""Executes one server-side call that the log has permitted, and reports its one result."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state, work, services)
     how: How
-    # One that asks for others has its own time, without theirs.
+    # The time of a call that asks for others does not include theirs.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
         with deadline:
             if asking is not None:
-                asking.limit(deadline.expire)  # unless the tool has better words for it
+                asking.limit(deadline.expire)  # unless the tool gives a better one
             if call.asks is not None and await tool.prepare(args.decode()) != args:
                 output = ToolOutput.of(prompts.people.changed_since_asked(call.name), is_error=True)
             elif code is None:
@@ -127,7 +127,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
 
 
 async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
-    """The tool's own result, with its bounds written in, and with what it left besides."""
+    """The tool's own result, with its bounds, telemetry and server data."""
     with inside_span(context.traceparent):
         output = await tool.invoke(args, context)
     if output.bounds is not None or bounded_of(tool):
@@ -150,7 +150,7 @@ def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Ra
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
+    """Asks a tool whether an interrupted call took place: the call is closed, or permitted again."""
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.tool)
     answer = Unknown()
@@ -173,7 +173,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 async def _ask(
     command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool, *, limit_s: float
 ) -> ToolOutput | WillNotHappen | Unknown:
-    """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
+    """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.memory)
     try:
@@ -202,10 +202,10 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
 
 
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
-    """Nobody waits for the answer any more, but what the call set off may still take effect."""
+    """The result of a call that timed out. Nobody waits for its answer, but what it started may still take effect."""
     in_doubt = tool.effect not in _REPEATABLE
     text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
-    # Of a call that is closed as timed out, its kind and its hint follow from that.
+    # For a call that is closed as timed out, kind and hint follow from that.
     failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
 
@@ -235,7 +235,7 @@ def closed(
     state: Raw | UnsetType = UNSET,
     child: ChildLink | None = None,
 ) -> Outcome:
-    """The one result of a call, whoever carried it out."""
+    """The one result of a call, wherever it was executed."""
     if how in ("returned", "failed"):
         shaped = shaped_result(
             output, work, turn=command.turn, index=command.index, id=call.id, name=call.tool, active_us=active_us
@@ -276,11 +276,11 @@ def closed(
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
-    """A result with an unpaired surrogate, which the log cannot hold. The call must be closed anyway."""
+    """Replaces a result that the log cannot hold because of an unpaired surrogate. The call must be closed anyway."""
     output = output.whole()
     try:
         return output, bodies.encode(output.parts), how
-    except UnicodeEncodeError:  # in the name of an image, say
+    except UnicodeEncodeError:  # for example in the name of an image
         output = ToolOutput.of(prompts.calls.result_not_text(tool), is_error=True)
         return output, bodies.encode(output.parts), "failed"
 
@@ -336,7 +336,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
 
 
 def _notify(context: ToolContext) -> None:
-    """Tells a tool that its result is no longer wanted."""
+    """Notifies a tool that its result is no longer wanted."""
     while context.on_cancel:
         try:
             context.on_cancel.pop()()

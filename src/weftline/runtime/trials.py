@@ -1,16 +1,16 @@
-"""Trials: how a run that kills the process is found and given up, and no other run with it.
+"""Trials: how a run that kills the process is identified and given up, and no other run with it.
 
 A run that kills the process would take every other run with it, start after start. So every run is on trial while it is
-recovered: its row says so before the run is touched, until something that it began has ended. If the process dies, the
-runs on trial are suspects. The next start recovers them after all others, in groups of half the size, one group after
-another, so that the killer is soon alone.
+recovered: its row records this before the run is touched, until something that it began has ended. If the process dies,
+the runs on trial are suspects. The next start recovers them after all others, in groups of half the size, one group
+after another, so that the killer is soon alone.
 
-A run is given up when it died alone three times without progress, or was charged with ten deaths, the last one alone,
-even though it streamed. Kills that have nothing to do with a run must never add up to that, so there is a control:
-before a run that died alone is tried again, the process has to survive without it for longer than the trial lasts, with
-all others that it might be mistaken for, and writing as a run would. If the process dies during that time, or when no
-run is on trial, something else killed it, and all charges are dropped. A run that kills only after its trial is over is
-charged too, and its next trial is twice as long.
+A run is given up when the process died three times while it was on trial alone without progress, or when it was charged
+with ten deaths, the last one alone, even though it streamed. Kills that have nothing to do with a run must never add up
+to that, so there is a control: before a run that was on trial alone is tried again, the process has to survive without
+it for longer than the trial lasts, with all other runs that it might be confused with, and making writes as a run
+would. If the process dies during that time, or when no run is on trial, something else killed it, and all charges are
+dropped. A run that kills only after its trial is over is charged too, and its next trial is twice as long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ TRIAL_S = 3.0
 MAX_DOUBLINGS = 8
 """Makes the longest trial longer than any model call or tool may take by default."""
 PROBE_S = 0.5
-"""How often the process writes while it has to survive without a run: what kills at writes has its chances then too."""
+"""How often the process writes while it has to survive without a run, so that a killer that strikes at writes is
+found.
+"""
 STORE_RETRY_S = 1.0
 
 
@@ -57,24 +59,26 @@ class Trials:
         self._began_s = asyncio.get_running_loop().time()
         """The last start of the process, or of a run that has not yet proved harmless."""
         self._waiting: dict[int, DueRun] = {}
-        """Suspects, not driven before their trial."""
+        """Suspects, which are not driven before their trial."""
         self._queued = asyncio.Event()
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
         self._charges: dict[int, DueRun] = {}
-        """Against runs in memory that were suspects when they were loaded, until something they began has ended."""
+        """Charges against runs in memory that were suspects when they were loaded, until something they began has
+        ended.
+        """
         self._inherited: set[int] = set()
         """Runs that were loaded with work in flight that an earlier driver had begun."""
         self._noting: set[int] = set()
-        """Those of them whose rows are about to say that they are on trial."""
+        """Those of them whose trial is about to be recorded."""
         self._moved = asyncio.Event()
         self._trying: asyncio.Task[None] | None = None
 
     # At the start of a process
 
     async def begin(self, fresh: Sequence[int], suspects: Sequence[DueRun]) -> None:
-        """Returns when it is recorded which runs are on trial: after a crash, all that are under way.
+        """Returns when it is recorded which runs are on trial: after a crash, all that were active.
 
         The suspects wait for `try_after`.
         """
@@ -95,7 +99,7 @@ class Trials:
     # What happens to a run
 
     def loaded(self, run: LiveRun, row: RunRow) -> None:
-        """The run has come into memory, from this row."""
+        """Called when the run has been loaded, from this row."""
         self._forget(run.key)
         if row.suspect:
             self._charges[run.key] = DueRun(run.key, row.suspect, row.alone, row.deaths, row.rules, row.format)
@@ -132,30 +136,30 @@ class Trials:
         return key in self._waiting
 
     def driven_before(self, key: int) -> None:
-        """This process has driven the run, which is no suspect for starting over."""
+        """Called when this process has driven the run before: starting over does not make it a suspect."""
         self._tried.add(key)
 
     def progressed(self, key: int) -> None:
-        """Something that the run began has ended: its row is no longer on trial."""
+        """Called when something that the run began has ended: its row is no longer on trial."""
         self._charges.pop(key, None)
         if key in self._on_trial:
             self._acquit(key)
 
     def unloaded(self, key: int) -> None:
-        """The run has left memory with nothing to do: it can no longer kill the process."""
+        """Called when the run has left memory with nothing to do: it can no longer kill the process."""
         self._forget(key)
         if key in self._on_trial:
             self._acquit(key)
             self._tasks.spawn(self._write(self._store.end_trial, [key]))
 
     async def not_loaded(self, key: int) -> None:
-        """The run cannot be loaded, and so kills nobody."""
+        """Called when the run cannot be loaded, and so cannot kill the process."""
         if key in self._on_trial:
             self._acquit(key)
             await self._write(self._store.end_trial, [key])
 
     def ended(self, key: int) -> None:
-        """The end of the run is durable: nobody drives it again."""
+        """Called when the end of the run is durable: it is never driven again."""
         self._tried.discard(key)
 
     def _forget(self, key: int) -> None:
@@ -169,7 +173,7 @@ class Trials:
     # Trying
 
     async def _try_late(self, key: int) -> None:
-        """A run comes back that this process did not recover at its start, such as a paused one."""
+        """Tries a run that this process did not recover at its start, such as a paused one."""
         try:
             await self._write(self._store.begin_trial, [key])
             self._tried.add(key)
@@ -185,7 +189,7 @@ class Trials:
         while self._waiting:
             first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
             if first.alone >= self._max_recoveries or (first.alone and first.deaths >= MAX_DEATHS):
-                # If its end cannot be written, it comes back here: it is not driven any more.
+                # If its end cannot be written, it comes back here: it is never driven again.
                 del self._waiting[first.key]
                 self._tasks.spawn(self._give_up(first.key))  # it may take until the run can be read
                 continue
@@ -201,7 +205,7 @@ class Trials:
             await self._try(self._group_of(first))
 
     def _group_of(self, first: DueRun) -> list[DueRun]:
-        """Half as many as were on trial together last time, all of one kind."""
+        """Half as many as were last on trial together, all of one kind."""
         size = max(1, min(first.suspect // 2, MAX_GROUP))
         kind = (first.suspect, first.alone, first.deaths)
         alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
@@ -232,7 +236,7 @@ class Trials:
             await self._write(self._store.survived, late)
 
     async def _write(self, note: Note, keys: list[int]) -> None:
-        """The store may refuse; suspects then wait like everyone else."""
+        """Writes a record. If the store refuses, suspects wait like all other runs."""
         while True:
             try:
                 await note(keys)

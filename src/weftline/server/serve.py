@@ -12,18 +12,12 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.agent.child_plans import ChildPlans
-from weftline.agent.code_agents import AgentModels, code_agents
-from weftline.agent.listing import facts_around
-from weftline.agent.loader import AgentsFile, load_agents_file
-from weftline.agent.run_traces import RunTraces, trace_agents
-from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.api.control import Control, Operation
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
@@ -41,6 +35,7 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
+from weftline.runtime.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
@@ -57,16 +52,22 @@ from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
-from weftline.workspace.code_agents import NO_CODE, CodeAgents
+from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
+if TYPE_CHECKING:
+    from weftline.agent.run_traces import RunTraces
+    from weftline.server.served_agents import ServedAgents
+
 logger = logging.getLogger(__name__)
 
 _STEP_S = 5.0
 """How long one step of stopping may take before the next one begins without it."""
+_TICK_S = 1.0
+"""How old the date in responses may be."""
 _GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
 """How long clients may take to read the last that they are sent."""
 
@@ -92,6 +93,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.servers = []
         self.listening = asyncio.Event()
+        self._closing = asyncio.Event()
         self._connections = connections
         self._listener: Listener | None = None
 
@@ -105,9 +107,20 @@ class _Server(uvicorn.Server):
         self.started = True
         self.listening.set()
 
+    async def main_loop(self) -> None:
+        """Ticks once a second, for the date in responses, and ends at once when it should; uvicorn polls at 10 Hz."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._closing.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._listener is not None:
             self._listener.close()
+        if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
+            for sock in sockets or ():
+                sock.close()
+            return  # there is nobody to wait for, and uvicorn would begin with a sleep
         # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
         abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
         await super().shutdown(sockets)
@@ -117,6 +130,7 @@ class _Server(uvicorn.Server):
     async def close(self, listening: asyncio.Task[None], hurried: asyncio.Task[Any]) -> None:
         """Lets answers end that are under way, for a moment; for a shorter one once there is hurry."""
         self.should_exit = True
+        self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
         if not listening.done():
@@ -164,15 +178,12 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, AgentModels, CodeAgents]:
-    """The agents and tools of a file, the agents' models, and what clients see of them. Raises `WeftlineError`."""
+def read_agents(path: Path | None, models: Catalog) -> ServedAgents | None:
     if path is None:
-        return AgentsFile({}, {}), AgentModels({}, models), NO_CODE
-    file = load_agents_file(path)
-    for name, agent in file.agents.items():
-        require_durable(agent, name)
-    own = AgentModels(file.agents, models)
-    return file, own, code_agents(file.agents, own.by_agent, now_us=SystemClock().now_us())
+        return None
+    from weftline.server.served_agents import ServedAgents  # with all of `weftline.agent`
+
+    return ServedAgents(path, models)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -189,10 +200,12 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    file, agent_models, code = read_app(settings.app, models)
+    agents = read_agents(settings.app, models)
     if options.traces:
-        trace_agents(file.agents.values())
-    own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
+        from weftline.agent.run_traces import trace_agents
+
+        trace_agents(agents.by_name.values() if agents else ())
+    own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
     if not options.public_url and not is_loopback(settings.host):
@@ -203,10 +216,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
-    tools = AgentTools(dialled)
+    agent_tools = agents.source(dialled) if agents else None
+    tools: ToolSource = agent_tools or dialled
     tools.use_version(options.code_version)
-    for name, agent in file.agents.items():
-        tools.register(name, Setup(agent))
     max_files = _max_files()
     limits = options.workspaces.within_files(max_files)
     if limits != options.workspaces:
@@ -223,10 +235,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         limits=limits,
         traces=options.traces,
     )
-    tools.facts_around = partial(facts_around, engine)
-    tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
+    if agents and agent_tools:
+        agents.connect(agent_tools, engine)
     await engine.start()
-    traces = RunTraces(engine) if options.traces else None
+    traces = _traces(engine) if options.traces else None
     app = App(
         engine,
         store,
@@ -234,7 +246,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         FIRST,
         options=options,
         read_document=partial(read_document, pages),
-        code=code,
+        code=agents.code if agents else NO_CODE,
         every_route=_every_route,
     )
     deliveries = WebhookDeliveries(
@@ -295,7 +307,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report_start(address, db=settings.db, models=models, tools=own_tools, agents=file.agents)
+        report_start(address, db=settings.db, models=models, tools=own_tools, agents=agents.by_name if agents else ())
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
@@ -319,16 +331,24 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             stopping.code = LOST_ANSWERS
         await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
-        await finish_within(_STEP_S, tools.notified(), what="the observers of runs")
+        if agent_tools is not None:
+            await finish_within(_STEP_S, agent_tools.notified(), what="the observers of runs")
         if traces is not None:
             await finish_within(_STEP_S, traces.aclose(), what="the spans of runs")
         await store.close()
-        await finish_within(_STEP_S, tools.close(), what="the agents' tools")
+        if agent_tools is not None:
+            await finish_within(_STEP_S, agent_tools.close(), what="the agents' tools")
         for what in (dialled, pages, catalogs, models, own, transport):
             await finish_within(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
         watchdog.stop()
     return stopping.code
+
+
+def _traces(engine: Engine) -> RunTraces:
+    from weftline.agent.run_traces import RunTraces  # with all of `weftline.agent`
+
+    return RunTraces(engine)
 
 
 async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
@@ -348,6 +368,7 @@ async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> No
     await app.load_routes()
     await transport.preload()
     await models.preload()
+    gc.freeze()  # as what was loaded before
 
 
 async def _beat(engine: Engine) -> None:

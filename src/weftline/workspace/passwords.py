@@ -1,6 +1,6 @@
 """Passwords: argon2id. A hash takes 64 MB and a fifth of a second, so it is never computed on the event loop.
 
-Nor is it computed for everyone who asks: few may wait, they take turns, and those who go away are dropped.
+Nor is it computed without limit: few callers may wait, they take turns, and those who disconnect are dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PasswordChecker:
         self._max_waiting = max_waiting
         self._max_waiting_each = max_waiting_each
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By sender, the one whose turn it is first."""
+        """Waiting checks by sender; the sender whose turn it is comes first."""
         self._nobody: str | None = None
 
     @property
@@ -81,14 +81,14 @@ class PasswordChecker:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._let_in_next()  # was admitted and is already gone
+                self._let_in_next()  # was admitted and has already disconnected
             else:
                 self._forget(sender, turn)
             raise
 
     def _leave(self, work: asyncio.Future[bool]) -> None:
         if not work.cancelled():
-            work.exception()  # the caller may have gone away
+            work.exception()  # the caller may have disconnected
         self._let_in_next()
 
     def _let_in_next(self) -> None:
@@ -99,7 +99,7 @@ class PasswordChecker:
             turn = queue.popleft()
             if queue:
                 self._waiting[sender] = queue  # to the end of the round
-            if not turn.done():  # a client that has just gone stays in the queue until its task has run
+            if not turn.done():  # a client that has just disconnected stays in the queue until its task has run
                 turn.set_result(None)
                 return
         self._free += 1

@@ -1,4 +1,6 @@
-"""Awaits: a call waits for a person, whoever carries the run, and begins once, with what that person approved."""
+"""Awaits: a call waits for a person, in whichever engine, and begins once, with the arguments that the person
+approved.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,7 @@ async def an_await_outlives_the_process(bench: Bench) -> None:
     before = len(await _so_far(bench, run))
     await bench.subject.restart()
     assert await _listed(bench, run) == [id]
-    assert len(await _so_far(bench, run)) == before  # waiting is no work that a new process would take over
+    assert len(await _so_far(bench, run)) == before  # waiting is not work that a new process has to take over
     assert (await bench.row(run)).status == "paused"
     await bench.engine.answer_await(run.key, id, _YES, by="key:ops")
     await bench.ended(run)

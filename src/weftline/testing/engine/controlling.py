@@ -37,7 +37,7 @@ async def calls_that_only_read_are_stopped_by_a_cancel_and_a_clients_are_in_doub
     await bench.began()
     receipt = await bench.engine.cancel(run.key)
     assert [call.name for call in receipt.stopped] == ["hold"]
-    # A client that was offered a call may be at work on it.
+    # A client that was offered a call may be executing it.
     assert [call.name for call in receipt.in_doubt] == ["ask"] and receipt.finished == ()
 
 

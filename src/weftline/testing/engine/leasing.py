@@ -1,4 +1,4 @@
-"""Clients that claim calls: one has a call to itself, and when it is gone the run's rule says what happens."""
+"""Clients that claim calls: a claimed call belongs to one client, and if that client is gone the run's rule applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs that are given their ids: used as they are, once in a workspace, also if several start at once."""
+"""Runs whose ids clients choose: the ids are used unchanged, and are unique in a workspace, even if several start at
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a thread move one after another, and each starts from what the earlier ones left."""
+"""Runs of a thread run one after another, and each starts from what the earlier ones left."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _at_most_one_unknown(evidence: Evidence, log: RunLog, unknown: list[Asked]) 
 
 
 def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
-    """What the provider reported is in the log, unless the process died before it could say so."""
+    """Whether what the provider reported is in the log, unless the process died before it could be recorded."""
     basis = asked.basis
     outcome = next(
         entry.head
@@ -89,14 +89,14 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
 
 
 def _graces(evidence: Evidence, log: RunLog) -> list[float]:
-    """When a cancelled run no longer waits for its work: by the clock as it was, or as it was set."""
+    """When a cancelled run no longer waits for its work: by the original clock, or by the changed one."""
     asked_s = [entry.at / 1_000_000 - evidence.epoch_s for entry in log.entries if type(entry.head) is CancelRequested]
     set_by_s = evidence.troubles.clock_was_set_by_s
     return [at_s - by_s + CANCEL_GRACE_S for at_s in asked_s for by_s in {0.0, set_by_s}]
 
 
 def _what_was_streamed_is_billed(log: RunLog) -> None:
-    """An attempt that was cut off counts at least what the log has of its answer."""
+    """An attempt that was interrupted counts at least the part of its answer that is in the log."""
     streamed: Counter[tuple[int, int]] = Counter()
     for item in log.items:
         if item.kind in (TEXT_DELTA, THINKING_DELTA):
