@@ -1,4 +1,4 @@
-"""People in runs, for whoever may open the store: what is asked, and answers, by command."""
+"""Questions to people, and their answers, for commands on the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAGE = 200
 
 
 class AskingLogs(Protocol):
-    """Where people are asked: a running engine, or a store that nobody runs."""
+    """The source of awaits: a running engine, or a store without one."""
 
     @property
     def stored(self) -> StoredRuns: ...
@@ -34,7 +34,7 @@ class AskingLogs(Protocol):
 class AwaitList(Struct, frozen=True):
     items: list[dict[str, Any]]
     after: list[Any] | None
-    """Where the next part begins; None if this is the last."""
+    """Where the next page begins; None if this is the last."""
 
 
 async def list_awaits(
@@ -48,10 +48,10 @@ async def list_awaits(
     name: str | None = None,
     after: list[Any] | None = None,
 ) -> AwaitList:
-    """What the runs of a workspace ask people."""
+    """Lists the open questions of a workspace's runs."""
     key = await workspaces.find(at, workspace)
     row = None if run is None else await row_of(logs.stored.logs, run, workspace=key)
-    if run is not None and row is None:  # another workspace may have it
+    if run is not None and row is None:  # it may exist in another workspace
         return AwaitList([], None)
     if agent is not None:
         agent = await agents.id_of(at, key, agent)

@@ -24,12 +24,12 @@ from weftline.errors import TABLE, InvalidRequest, WeftlineError
 logger = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Of an order and of its reply: the largest definition fits."""
+"""The limit of an order and of its reply, so that the largest definition fits."""
 
 _PREFIX, _SOCKET, _DRAFT = "weftline-", "control", ".new"
 
 Operation: TypeAlias = Callable[..., Awaitable[Any]]
-"""Called with the command's own arguments by name; returns what can be told as JSON."""
+"""Called with the command's arguments by name; returns a JSON value."""
 
 
 class Order(msgspec.Struct):
@@ -65,7 +65,7 @@ class Control:
 
     async def start(self) -> None:
         await asyncio.to_thread(remove_dead_folders)
-        # Not inside the store's own directory: the path of a Unix socket may have about 100 characters.
+        # Not in the store's own directory, as the path of a Unix socket is limited to about 100 characters.
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)
         path = os.path.join(self._folder, _SOCKET)
         self._server = await asyncio.start_unix_server(self._serve, sock=_listening(path), limit=_MAX_LINE_BYTES)
@@ -113,7 +113,10 @@ def _bound(operations: Mapping[str, Operation], order: Order) -> Callable[[], Aw
 
 
 def _listening(path: str) -> socket.socket:
-    """A socket that has its name only once it listens: one that nobody answers on is a dead process's."""
+    """Returns a listening socket.
+
+    It gets its name only once it listens, so that one without a listener belongs to a dead process.
+    """
     draft = f"{path}{_DRAFT}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.bind(draft)
@@ -124,7 +127,7 @@ def _listening(path: str) -> socket.socket:
 
 
 def remove_dead_folders() -> None:
-    """Removes what servers of this user that were killed have left behind."""
+    """Removes what killed servers of this user have left behind."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             with suppress(OSError):
@@ -148,7 +151,7 @@ def _is_dead(folder: str) -> bool:
 
 
 async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
-    """Has the owner of a store carry out an operation; raises what it raised."""
+    """Sends an operation to the owner of a store; raises what it raised."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
         writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")

@@ -1,4 +1,4 @@
-"""Forks that clients ask for: the spec of the origin with what the client changes, from a turn on."""
+"""Forks requested by clients: the origin's spec with the client's changes, from a turn on."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
 
 
 class ForkModel(SessionModel):
-    """Where a fork begins, what the model reads there, and what of the run's spec is to be another."""
+    """Where a fork begins, what the model reads there, and which fields of the spec change."""
 
     turn: int = Field(ge=0)
     message: str | None = Field(default=None, min_length=1)
 
 
 class Fork(Struct, frozen=True):
-    """What was asked for. `changes` are fields of a run's spec, as they were sent."""
+    """A requested fork. `changes` are fields of a run's spec, as they were sent."""
 
     turn: int
     message: str | None
@@ -64,14 +64,14 @@ class _Changed(Struct, frozen=True):
 
 
 class Forking(ForkTarget, Protocol):
-    """Where forks are begun: a running engine, or a store that nobody runs, which refuses."""
+    """Where forks start: a running engine, or a store without one, which refuses."""
 
     @property
     def stored(self) -> StoredRuns: ...
 
 
 async def log_bytes(log: LogReader, row: RunRow) -> int:
-    """How much is read to fork a run."""
+    """Returns how much is read to fork a run."""
     return await log.log_size(row.key) + (await log.thread_size(row.thread) if row.thread is not None else 0)
 
 
@@ -84,7 +84,7 @@ async def fork_run(
     requested_by: str,
     idempotency: IdempotencyKey | None = None,
 ) -> str:
-    """Starts the fork; returns its id. Raises before anything is created if the fork cannot be."""
+    """Starts the fork and returns its id. Raises before anything is created if it cannot be forked."""
     point = await fork_point(engine.stored.logs, row, turn=fork.turn)
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
@@ -107,7 +107,7 @@ async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: 
     if point.sent is None:
         return _Changed(_replaced(point.plan, fork.changes), None, {})
     spec = fork_spec(point.sent, encode(fork.changes), in_session=in_session)
-    # Checked like the spec of a new run, which has an input.
+    # Checked like the spec of a new run, which needs an input.
     prompt = fork.message or f"(forked from {point.origin.run}, turn {point.origin.turn})"
     body = await parsed(parse_run, encode({**decode(spec, type=dict[str, Raw]), "prompt": prompt}))
     plan = await parsed(partial(plan_of, at), body.spec)
@@ -115,7 +115,7 @@ async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: 
 
 
 def _replaced(plan: RunPlan, changes: dict[str, Any]) -> RunPlan:
-    """Of a run that no client described: what the plan itself has."""
+    """Applies changes to the plan itself, for a run that no client described."""
     if refused := [name for name in changes if name not in _OF_ANY_RUN]:
         raise invalid([Issue(name, "cannot be changed: the run belongs to a Python agent") for name in refused])
     body = parse_run(encode({**changes, "prompt": "x"}))

@@ -1,4 +1,4 @@
-"""Administration of runs by command: what takes whole logs, and what people say to runs."""
+"""Administration of runs by command: operations on whole logs, and input of people."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _PAGE = 200
 
 
 class EndedLogs(ImportTarget, Forking, Protocol):
-    """What these operations need of the logs."""
+    """The logs, as these operations need them."""
 
 
 class CallList(Struct, frozen=True):
     items: list[Call]
     after: int | None
-    """Where the next part begins; None if this is the last."""
+    """Where the next page begins; None if this is the last."""
 
 
 async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: str, workspace: str) -> Imported:
@@ -65,7 +65,7 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
 
 
 class ControlledRuns(Protocol):
-    """Where people say something to runs: a running engine, or a store that nobody runs."""
+    """Where people send input to runs: a running engine, or a store without one."""
 
     @property
     def stored(self) -> StoredRuns: ...

@@ -1,4 +1,4 @@
-"""Sessions, which are threads of runs: created by clients and for contexts of A2A, and sent messages."""
+"""Sessions, which are threads of runs: created by clients and for A2A contexts, and sent messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_REMEMBERED = 10_000
 
 
 class CreatedThread(Struct, frozen=True):
-    """A session that was created, and the warnings about its request."""
+    """A new session, and the warnings about its request."""
 
     row: ThreadRow
     warnings: Warnings = UNSET
@@ -57,7 +57,7 @@ async def create_session(
         agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
     agents.require_named(principal, agent_id)
     row = idempotency and await threads.created_before(app.workspaces, principal.workspace, idempotency)
-    if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
+    if not row:  # otherwise it is the same one, whatever has happened to its agent, models and tools since
         row = await _create(app, principal, agent_id, body, idempotency)
     return CreatedThread(row, warnings)
 
@@ -78,7 +78,7 @@ async def _create(
 
 
 async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
-    """The agent's session of an A2A context, a new one if there is none yet."""
+    """Returns the agent's session of an A2A context, and creates it if necessary."""
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
@@ -138,7 +138,7 @@ async def _send(
     own = await threads.spec(app.workspaces, thread)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
-    # The secret headers come from where the tools come from.
+    # The secret headers come from the same place as the tools.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=thread.workspace)
         if body.replaces_tools
@@ -161,7 +161,7 @@ async def _send(
 
 
 async def _check_history(app: Host, thread: ThreadRow) -> None:
-    """Refuses a message that no run could answer. Once per session and process: what was read once is readable."""
+    """Refuses a message if the session's history is unreadable. Checked once per session and process."""
     if thread.key in app.read_sessions:
         return
     stored = await app.engine.stored.thread_messages(thread.key)

@@ -1,4 +1,4 @@
-"""The logs of a store that no server has open: they can be read and trimmed, and nothing can be told to a run."""
+"""The logs of a store without a running server: they can be read and trimmed, but runs get no input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredLogs:
         self.stored = StoredRuns(store.log, StoredNames(store.records))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Which models and tools there are is known to a server alone."""
+        """Does nothing, as only a server knows its models and tools."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)

@@ -1,4 +1,4 @@
-"""Administration by command: on the store itself, or through the server that owns it."""
+"""Administrative commands, on the store itself or through the server that owns it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now_us() -> int:
 
 
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
-    """Carries out an operation and returns its value in JSON's own types.
+    """Runs an operation and returns its value as JSON types.
 
     A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
@@ -35,7 +35,7 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
 
 
 def listed(db: Path, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """The items of a list, page by page: a server that made all of it at once would hold it all."""
+    """Yields the items of a list, page by page, so that a server need not hold all of them at once."""
     with _administration(db) as carry_out:
         after: int | None = 0
         while after is not None:
@@ -46,7 +46,7 @@ def listed(db: Path, operation: str, **arguments: Any) -> Iterator[dict[str, Any
 
 @contextmanager
 def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]:
-    """Carries out operations on the store, or has its owner do so."""
+    """Yields a function that runs operations on the store, or sends them to its owner."""
     try:
         store = open_store(db, create=False)
     except StoreError as error:
@@ -71,7 +71,7 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
 
 
 def ask_server(db: Path, operation: str) -> Any:
-    """The response of the server that owns the store; None if no server can answer."""
+    """Returns the response of the server that owns the store; None if no server can answer."""
     try:
         owner = owner_of(db)
         if owner is not None and owner.admin_socket:

@@ -1,4 +1,4 @@
-"""What people are asked, wherever the runs are: at a server, or in a store that a server has open."""
+"""Open questions to people, at a server or in a store that a server has open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE = "200"
 def open_awaits(
     url: str | None, workspace: str | None, db: Path, filters: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    """Each has a `ref`, by which the commands that answer know it."""
+    """Returns the open awaits. Each has a `ref`, by which the commands that answer identify it."""
     at_server = url is not None
     found = asyncio.run(_at_server(url, workspace, filters)) if at_server else _in_store(workspace, db, filters)
     return [{"ref": f"{one['runId']}/{one['id']}", **one} for one in found]
@@ -75,7 +75,7 @@ async def _asked(client: AsyncClient, filters: Mapping[str, str | None]) -> list
 
 
 def answer(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path) -> dict[str, Any]:
-    """`ref` is that of a list, or a run that asks one thing only."""
+    """Answers an await. `ref` is from the list, or a run that asks only one thing."""
     if url is not None:
         return asyncio.run(_answer_at_server(ref, body, url, workspace))
     run, _, id = ref.partition("/")

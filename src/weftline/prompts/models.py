@@ -1,4 +1,4 @@
-"""What a model reads because it, or its API, has no other way: content that it cannot take, answers by a tool."""
+"""What a model reads because of the limits of its API: content that it does not accept, answers by a tool."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
     return f"[The file {name or 'without a name'} ({media_type}){where}, which this model cannot read.]"
 
 
-# What has to be said because a model API has no other way
+# For model APIs that have no other way
 
 CONTINUE = "Continue."
-"""Before a conversation that does not begin with a user."""
+"""Precedes a conversation that does not begin with a user."""
 IMAGE_PLACEHOLDER = "[An image was shown here.]"
-"""In place of an image in what the model said itself."""
+"""Replaces an image in the model's own messages."""
 NO_RESULT = "No result was recorded for this call."
 RESULT_FOLLOWS = "The result follows in the next message."
-"""In place of a result that the model API takes only in a message of the user."""
+"""Replaces a result that the model API only accepts in a user message."""
 ANSWER_TOOL = (
     "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its input; "
     "write no answer as text."
@@ -44,7 +44,7 @@ ANSWER_FUNCTION = "Delivers the final answer in the form that the caller needs."
 
 
 def returned_by(tool: str, call_id: str) -> str:
-    """Before what `RESULT_FOLLOWS` announced."""
+    """Precedes what `RESULT_FOLLOWS` announced."""
     return f"Returned by {tool} ({call_id}):"
 
 

@@ -38,7 +38,7 @@ def delegate(agent: str, about: str) -> str:
 
 
 def request_failed(tool: str, reason: str, *, in_doubt: bool) -> str:
-    """`in_doubt`: nobody knows whether the request arrived, and repeating it would matter."""
+    """`in_doubt` means that it is unknown whether the request arrived, and repeating it would matter."""
     if not in_doubt:
         return tool_failed(tool, reason)
     return f"{tool_failed(tool, _sentence(reason))} The call may or may not have taken effect. {FIND_OUT}"
@@ -51,7 +51,7 @@ def agent_request_failed(agent: str, reason: str, *, in_doubt: bool) -> str:
 
 
 def _sentence(reason: str) -> str:
-    """Reasons are others' words, and may lack the full stop."""
+    """Adds a full stop if it is missing, as reasons come from others."""
     return reason if reason.rstrip().endswith((".", "!", "?")) else f"{reason.rstrip()}."
 
 
@@ -122,12 +122,12 @@ _SAMPLED = "You are answering a request from a program. Reply with exactly what 
 
 
 def sampled_system(system: str, max_tokens: int) -> str:
-    """The instructions of a request that an MCP server has for a model."""
+    """Returns the instructions of an MCP server's request for a model."""
     return f"{system or _SAMPLED}\n\nYour answer must not be longer than {max_tokens} tokens."
 
 
 def sampled_messages(messages: Sequence[tuple[str, str]]) -> str:
-    """What a model reads of such a request: a conversation, or what the user said."""
+    """Returns what a model reads of such a request: a conversation, or only the user's text."""
     if len(messages) == 1:
         return messages[0][1]
     return "\n\n".join([f"{role.capitalize()}: {text}" for role, text in messages])

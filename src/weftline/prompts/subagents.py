@@ -1,4 +1,4 @@
-"""What a model reads about calls that a run of their own carries out."""
+"""What a model reads about calls that are runs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads between its turns: nudges, the last turn, answers that have to be given again."""
+"""What a model reads between its turns: nudges, the last turn, and requests to answer again."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def answer_misfit(problems: Sequence[str]) -> str:
 
 
 def answer_again(problem: str) -> str:
-    """Asks once more for an answer that fits; `problem` is one of the three sentences above."""
+    """Asks once more for a valid answer; `problem` is one of the three sentences above."""
     return f"{problem} Answer again with nothing but JSON that fits the schema: no other text and no code fence."

@@ -1,4 +1,4 @@
-"""What the tools of the hosted MCP server take: a message, and files that belong to it."""
+"""The input of the hosted MCP server's tools: a message, and files that belong to it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SHAPE = Shape(
 
 
 def explained(refusal: str, arguments: dict[str, Any] | None) -> str:
-    """The same refusal, which also names the arguments that look misspelt."""
+    """Returns the refusal, with the arguments that look misspelt."""
     return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, _SHAPE)).message
 
 
@@ -65,7 +65,7 @@ class McpInput(NamedTuple):
 
 
 async def read_input(given: Mapping[str, Any]) -> McpInput:
-    """Raises `InvalidRequest` with everything that the caller should correct."""
+    """Reads the input. Raises `InvalidRequest` with everything that the caller should correct."""
     problems = [f"{name[:_EXCERPT_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
     message = given.get("message")
     if not isinstance(message, str) or not message.strip():
@@ -77,7 +77,7 @@ async def read_input(given: Mapping[str, Any]) -> McpInput:
 
 
 async def _read_attachments(given: object) -> list[TakenAttachment]:
-    """Raises `InvalidRequest` for what cannot be taken."""
+    """Reads the attachments. Raises `InvalidRequest` for invalid ones."""
     try:
         sent = convert(given or [], list[_Attachment])
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Streams with a profile: what is read before the first frame can be made."""
+"""Streams with a profile: reads what is needed before the first frame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MANY = 2**31 - 1
 
 
 class Hosts(Protocol):
-    """What is needed of the server."""
+    """The server, as this module needs it."""
 
     large: LargeResponses
     hints: DisplayHints
@@ -31,7 +31,7 @@ class Hosts(Protocol):
 
 
 async def profile_view(app: Hosts, key: int, run_id: str, types: frozenset[str], *, workspace: str) -> View:
-    """The view of a stream that shows these types. It may begin at any entry of the run.
+    """Returns the view of a stream with these types. It may begin at any entry of the run.
 
     Raises `RateLimited` if there is no room for what has to be read.
     """
@@ -49,7 +49,7 @@ async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str], hi
         raise unreadable(run_id) from None
     projection = DetailProjection(facts)
     for head in await engine.stored.logs.heads(key, kinds=NEEDED_HEADS):
-        with suppress(*UNREADABLE):  # the stream says so when it gets there
+        with suppress(*UNREADABLE):  # the stream reports it when it gets there
             projection.learn(decode_fact.decode(head))
     for one in await engine.stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):

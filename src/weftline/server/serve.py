@@ -1,4 +1,4 @@
-"""Running the server: bind, recover, listen, and stop without losing anything."""
+"""Runs the server: bind, recover, listen, and stop without losing anything."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STEP_S = 5.0
-"""How long one step of stopping may take before the next one begins without it."""
+"""How long one step of stopping may take before the next one begins."""
 _TICK_S = 1.0
 """How old the date in responses may be."""
 _GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
-"""How long clients may take to read the last that they are sent."""
+"""How long clients may take to read the last data sent to them."""
 
 
 class Settings(Struct, frozen=True):
@@ -83,11 +83,11 @@ class Settings(Struct, frozen=True):
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
-    """None leaves it to the configuration."""
+    """None uses the configuration."""
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers and listener: stopping has an order here that it does not know."""
+    """Uvicorn without its own signal handlers and listener, as stopping follows our own order."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
@@ -128,7 +128,7 @@ class _Server(uvicorn.Server):
         self._connections.abort()
 
     async def close(self, listening: asyncio.Task[None], hurried: asyncio.Task[Any]) -> None:
-        """Lets answers end that are under way, for a moment; for a shorter one once there is hurry."""
+        """Lets responses in progress finish for a moment; for a shorter one if the server is in a hurry."""
         self.should_exit = True
         self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +143,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a taken port is known before anything else is touched."""
+    """Returns a listening socket, so that a taken port is known before anything else is touched."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,7 +159,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _url(sock: socket.socket) -> str:
-    """The address that a server on this socket has on its own machine."""
+    """Returns the address of a server on this socket, from its own machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
@@ -167,7 +167,7 @@ def _url(sock: socket.socket) -> str:
 
 
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
-    """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
+    """Whether the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
     if options.trusted_proxies or not is_loopback(settings.host):
         return False
     return not options.public_url or is_loopback(parse(options.public_url).host)
@@ -187,7 +187,7 @@ def read_agents(path: Path | None, models: Catalog) -> ServedAgents | None:
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
-    """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address.
+    """Runs until SIGTERM or SIGINT; a second signal stops work in progress. `ready` is called with the address.
 
     Returns the process's exit code.
     """
@@ -196,7 +196,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
-    # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
+    # A user of a local server may name addresses on this machine. A model may not, as it may follow what a page says.
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
@@ -352,7 +352,10 @@ def _traces(engine: Engine) -> RunTraces:
 
 
 async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
-    """What a backup still had to deliver or to start has mostly been since: it waits with the runs."""
+    """Runs `work` once the engine's runs may proceed.
+
+    A restored backup is held first, as its deliveries and starts have mostly happened since.
+    """
     await engine.moving()
     await work()
 
@@ -364,7 +367,7 @@ def _every_route() -> tuple[Route, ...]:
 
 
 async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:
-    """What the first requests and model calls need: they would take half a second for it, and with them all others."""
+    """Loads what the first model call needs; that would otherwise block the loop for a quarter of a second."""
     await app.load_routes()
     await transport.preload()
     await models.preload()
@@ -372,7 +375,7 @@ async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> No
 
 
 async def _beat(engine: Engine) -> None:
-    """Keeps idle streams open: one ticker for all of them."""
+    """Keeps idle streams open, with one ticker for all of them."""
     while True:
         await asyncio.sleep(BEAT_S)
         engine.beat()
@@ -382,9 +385,9 @@ def run(settings: Settings) -> int:
     """Runs the server in this process; prints `ready <address>` when it accepts requests. Returns the exit code."""
     _allow_many_files()
     return_large_blocks()
-    # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
+    # By default a busy tool thread may hold the interpreter, and so every stream, for 5 ms at a time.
     sys.setswitchinterval(0.002)
-    # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.
+    # What is loaded by now stays, and most objects of a run are short-lived, so rare collections suffice.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
@@ -405,7 +408,7 @@ def _max_files() -> int | None:
 
 
 def _allow_many_files() -> None:
-    """Every stream is an open file; the usual soft limit of 1,024 is far below what one process can serve."""
+    """Raises the limit on open files: every stream is one, and the usual soft limit of 1,024 is far too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

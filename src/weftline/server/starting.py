@@ -62,7 +62,7 @@ def key_command(db: Path) -> str:
 
 
 def program() -> str:
-    """How to call this command from a shell."""
+    """Returns how to call this command from a shell."""
     if shutil.which("weftline"):
         return "weftline"
     called = Path(sys.argv[0])

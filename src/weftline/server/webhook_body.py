@@ -1,4 +1,4 @@
-"""The body of a webhook's delivery: the run as the list of runs shows it, and what it asks people."""
+"""The body of a webhook's delivery: the run as in the list of runs, and its questions to people."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
 
 
 async def _asked(app: App, run: RunRow, id: str) -> tuple[OpenAwait, bool]:
-    """What people were asked, and whether they still are."""
+    """Returns a question, and whether it is still open."""
     for still in await app.engine.stored.awaits(AwaitFilter(workspace=run.workspace, run=run.key, id=id, limit=1)):
         return still, True
     asked = await app.engine.stored.newest_facts(

@@ -10,7 +10,10 @@ from weftline.wire.limits import MAX_ATTACHMENT_NAME_CHARS, MAX_ATTACHMENTS
 
 
 class AttachmentModel(BaseModel):
-    """`data` (base64) or `url`. `mediaType` may be left out if it can be determined from the content or the URL."""
+    """An attachment: `data` (base64) or `url`.
+
+    `mediaType` is optional if it can be determined from the content or the URL.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The `budget` of a run's spec, as it was sent: checked on arrival, and trusted here."""
+"""The `budget` of a run's spec, as it was sent. It was checked on arrival, and is trusted here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WireBudget(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> BudgetRule | None:
-        """None if it limits nothing."""
+        """Returns the rule; None if it limits nothing."""
         rule = BudgetRule(
             None if self.usd is None else smallest("usd", self.usd),
             self.tokens,
@@ -34,7 +34,7 @@ _decode = json.Decoder(WireBudget).decode
 
 
 def budget_within(own: Raw, above: Raw) -> Raw:
-    """The tighter of two: what a run may spend that asked for `own` under its agent's or its session's."""
+    """Returns the tighter of two budgets: the run's own, and that of its agent or session."""
     one, other = _decode(own), _decode(above)
     rule = (one.rule or BudgetRule(on_exceeded=other.on_exceeded or "final_turn")).within(other.rule)
     tight = WireBudget(

@@ -12,7 +12,7 @@ from weftline.kernel.budget import OnExceeded, Unit
 
 
 def _checked(unit: Unit) -> AfterValidator:
-    """Not `Field(ge=…)`, so that the words are those of every other place that takes a budget."""
+    """Checks a number. Not `Field(ge=…)`, so that the error message is the same everywhere."""
 
     def check(amount: float) -> float:
         if issue := amount_issue(unit, amount):

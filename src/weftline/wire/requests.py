@@ -28,7 +28,7 @@ from weftline.wire.unknown_fields import Shape, UnknownField, unknown_fields, wi
 
 
 def parse_run(body: bytes) -> RunBody:
-    """The body of a run to create."""
+    """Parses the body of a run to create."""
     plain = plain_run(body)
     if plain is not None:
         return plain
@@ -38,28 +38,28 @@ def parse_run(body: bytes) -> RunBody:
 
 
 def parse_session(body: bytes) -> SessionBody:
-    """The body of a session to create: a run's, without `prompt` and `messages`."""
+    """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
     from weftline.wire.spec_requests import any_session
 
     return any_session(body)
 
 
 def parse_message(body: bytes) -> MessageBody:
-    """The body of a message to a session."""
+    """Parses the body of a message to a session."""
     from weftline.wire.spec_requests import any_message
 
     return any_message(body)
 
 
 class ToolResult(Struct, rename="camel"):
-    """The result of a client-side call: `result` or `error`, and what is known about the failure besides."""
+    """The result of a client-side call: `result` or `error`, and what is known about the failure."""
 
     tool_use_id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_USE_ID_CHARS)]
     result: str | None = None
     error: str | None = None
     failure: SentFailure | None = None
     lease_token: str | None = None
-    """Of a call that this client has claimed."""
+    """The token of the client's lease on the call."""
 
 
 class _AnyToolResult(Struct, rename="camel"):
@@ -71,7 +71,7 @@ class _AnyToolResult(Struct, rename="camel"):
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
-    """Refuses unknown fields: nearly every result has none, and this shows it in one pass."""
+    """Refuses unknown fields. Nearly every result has none, which this shows in one pass."""
 
     failure: ExactFailure | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -83,8 +83,11 @@ _any_tool_result = json.Decoder(_AnyToolResult)
 
 
 def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
-    """The answer to a client-side call. One that is too large comes back marked `oversize`, without its text,
-    so that the call it belongs to can be closed. Half a character becomes U+FFFD: the run waits for the rest."""
+    """Parses the result of a client-side call.
+
+    One that is too large is returned as `oversize`, without its text, so that its call can be closed. An unpaired
+    surrogate becomes U+FFFD, so that the run gets the rest.
+    """
     unknown: tuple[UnknownField, ...] = ()
     try:
         sent = _exact_tool_result.decode(body)
@@ -110,7 +113,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
 
 
 def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:
-    """A result with fields besides its own, and which those are. Raises `InvalidRequest` if it is not a result."""
+    """Parses a result with unknown fields, and returns these too. Raises `InvalidRequest` if it is not a result."""
     try:
         refuse_many(body)
         body = whole_json(body)
@@ -122,7 +125,7 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
 
 
 def _tool_result_faults(body: bytes) -> InvalidRequest:
-    """Everything that is wrong with the fields of a result; decoding names only the first fault."""
+    """Returns everything that is wrong with the fields of a result, as decoding reports only the first problem."""
     try:
         refuse_many(body)
         sent = decode_shape(_any_tool_result, body)

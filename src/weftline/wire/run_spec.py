@@ -1,6 +1,6 @@
 """The bodies that create runs, sessions and session messages, as pydantic models, with every limit of the spec.
 
-The models only validate. The bytes that were sent are what is stored; `wire.plan` makes the run's plan from them.
+The models only validate. The bytes are stored as they were sent; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ _StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_le
 
 
 class _Settings(Part):
-    """What a run, a session and a message to a session can all set."""
+    """The settings that a run, a session and a message to a session have in common."""
 
     tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tools_size)] | None = None
     metadata: Metadata | None = None

@@ -47,7 +47,7 @@ def any_run(body: bytes) -> RunBody:
 
 
 def any_session(body: bytes) -> SessionBody:
-    """The body of a session to create: a run's, without `prompt` and `messages`."""
+    """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
     fields = decode_object(body)
     try:
         _require_valid(fields, _check_run)
@@ -68,7 +68,7 @@ def _require_no_input(fields: dict[str, Any]) -> None:
 
 
 def any_message(body: bytes) -> MessageBody:
-    """The body of a message to a session."""
+    """Parses the body of a message to a session."""
     fields = decode_object(body)
     try:
         _require_valid(fields, _check_message)

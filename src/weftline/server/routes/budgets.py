@@ -1,4 +1,4 @@
-"""Budgets: what may be spent, and what was."""
+"""Budgets: limits, and what was spent."""
 
 from __future__ import annotations
 

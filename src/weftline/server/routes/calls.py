@@ -1,4 +1,4 @@
-"""The calls of runs: all of one, what people allowed it to do, and those in doubt of a workspace."""
+"""The calls of a run, its approvals, and the calls in doubt of a workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: a new run that goes on from a turn of one that has ended."""
+"""Forks: new runs that continue from a turn of one that has ended."""
 
 from __future__ import annotations
 

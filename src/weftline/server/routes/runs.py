@@ -114,7 +114,7 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
     if body.oversize:
-        # The client may give up after this, so the model is told too and the run does not wait for the timeout.
+        # The client may give up after this, so the model is told too, and the run does not wait for the timeout.
         output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
         await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
@@ -132,7 +132,7 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
-    """None for a request that carries no `Idempotency-Key`."""
+    """Returns the idempotency key; None for a request without an `Idempotency-Key`."""
     key = idempotency_key(request)
     if key is None:
         return None
