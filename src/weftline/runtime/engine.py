@@ -176,7 +176,7 @@ class Health(Protocol):
 
 
 class Creation(Protocol):
-    """How runs come to be."""
+    """Creating runs."""
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
@@ -205,7 +205,7 @@ class Creation(Protocol):
 
 
 class Control(Protocol):
-    """What can be said to a run that has not ended."""
+    """Controlling a run that has not ended."""
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request; False if the run does not accept it.
@@ -281,7 +281,7 @@ class Control(Protocol):
 
 
 class ClientCalls(Protocol):
-    """What clients do with the calls that are offered to them."""
+    """What clients do with the calls offered to them."""
 
     async def answer(
         self,
@@ -346,7 +346,7 @@ class ClientCalls(Protocol):
 
 
 class People(Protocol):
-    """What people say to a run that asks them."""
+    """Answering the questions that a run asks people."""
 
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
@@ -370,7 +370,7 @@ class People(Protocol):
 
 
 class Streams(Protocol):
-    """Who hears of the entries of runs, and when."""
+    """Following the entries of runs."""
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
         """Follows a run. The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams
@@ -404,7 +404,7 @@ class Streams(Protocol):
 
 
 class Upkeep(Protocol):
-    """What an operator changes."""
+    """Operations on the store and its limits."""
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for
