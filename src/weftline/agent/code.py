@@ -389,7 +389,7 @@ class AgentCode:
         self.threads.add(call)
         call.add_done_callback(self.threads.discard)
 
-    # Calls that are carried out by child runs
+    # Calls that are child runs
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
         subagent = call.tool

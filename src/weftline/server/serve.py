@@ -120,8 +120,8 @@ class _Server(uvicorn.Server):
         if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
             for sock in sockets or ():
                 sock.close()
-            return  # there is nobody to wait for, and uvicorn would begin with a sleep
-        # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
+            return  # nobody to wait for, and uvicorn would begin with a sleep
+        # Clients that do not read are cut off before uvicorn cancels what is still sending, which it would log as an error.
         abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
         await super().shutdown(sockets)
         abort.cancel()

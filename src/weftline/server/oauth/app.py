@@ -79,7 +79,7 @@ class OAuthServer:
         return self.names.url
 
     def require_own_page(self, request: Request) -> None:
-        """Raises `Forbidden` for a form or script of another site, based on the browser's Origin."""
+        """Raises `Forbidden` for a form or script of another site, by the headers that browsers send."""
         if request.header(b"sec-fetch-site") in ("cross-site", "same-site"):
             raise Forbidden("This request comes from another site's page.")
         origin = request.header(b"origin")

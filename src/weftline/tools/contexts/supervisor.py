@@ -167,7 +167,7 @@ def _report(control: int, line: str) -> None:
     try:
         os.write(control, line.encode())
     except OSError:
-        pass  # nobody listens any more
+        pass  # nobody is listening any more
 
 
 if __name__ == "__main__":
