@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
             for sock in sockets or ():
                 sock.close()
             return  # nobody to wait for, and uvicorn would begin with a sleep
-        # Clients that do not read are cut off before uvicorn cancels what is still sending, which it would log as an error.
+        # Clients that do not read are cut off before uvicorn cancels what is still sending, which it would log.
         abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
         await super().shutdown(sockets)
         abort.cancel()
