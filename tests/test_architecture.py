@@ -88,10 +88,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.details": MIDDLE | {"weftline.events", "weftline.plan"},
     "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan"},
-    "weftline.providers": MIDDLE | {"weftline.net"},
+    "weftline.plugins": frozenset(),
+    "weftline.providers": MIDDLE | {"weftline.net", "weftline.plugins"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
     "weftline.tools": MIDDLE
-    | {"weftline.bounded", "weftline.net", "weftline.prompts", "weftline.providers.base", "weftline.sandbox"},
+    | {"weftline.bounded", "weftline.net", "weftline.plugins", "weftline.prompts"}
+    | {"weftline.providers.base", "weftline.sandbox"},
     "weftline.sandbox": MIDDLE,
     "weftline.store": SHELL,
     "weftline.threads": SHELL | {"weftline.store", "weftline.sandbox"},

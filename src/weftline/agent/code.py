@@ -450,8 +450,8 @@ class AgentCode:
             return ready.rejected or ""
         return ""
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
-        self._facts.carry_on(turn, calls=calls, unclosed=unclosed)
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
+        self._facts.about_to_drive(turn, calls=calls, unclosed=unclosed)
 
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:

@@ -39,7 +39,7 @@ class FactPoints:
         self._held: int | None = None
         """A turn without calls whose answer hooks still have to judge. It ends after that."""
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
         """Continues in this turn, for which an earlier process called the model."""
         if not self._began:
             self._open[turn] = unclosed if calls else -1

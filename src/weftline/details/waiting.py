@@ -130,12 +130,12 @@ class Waiting:
         if self._paused and not waits:
             self._paused = False
             return Change("resumed")
-        if not self._paused and waits and self._stands_still():
+        if not self._paused and waits and self._is_waiting():
             self._paused = True
             return Change("paused", (*self._asked, *self._offered.values()))
         return None
 
-    def _stands_still(self) -> bool:
+    def _is_waiting(self) -> bool:
         outside = {*self._asked.values(), *self._offered}
         above = {*self._open.values()}  # a call that waits for its nested calls
         return OF_RUN in outside or all(index in outside or index in above for index in self._open)

@@ -35,7 +35,7 @@ from weftline.kernel.turns import ask_model, final_answer, truncated
 _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 
-def carry_on(s: State) -> Decision:
+def advance(s: State) -> Decision:
     batch = s.batch
     if batch.nested and (orphans := _orphans(s)):
         return Decision(tuple(orphans))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import budgeting, compaction, lost, policies
-from weftline.kernel.batches import carry_on
+from weftline.kernel.batches import advance
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
 from weftline.kernel.state import CallModel, Decision, New, State
@@ -36,17 +36,17 @@ def decide(s: State) -> Decision:
     if s.control.held_by:
         return NOTHING
     if s.limits.policy is None:
-        return _go_on(s)
+        return _next(s)
     if (cut := policies.out_of_time(s)) is not None:
         return cut
-    decision, deadline_at = _go_on(s), policies.deadline_at(s)
+    decision, deadline_at = _next(s), policies.deadline_at(s)
     if decision.append or deadline_at is None:
         return decision
     due_at = decision.due_at
     return replace(decision, due_at=deadline_at if due_at is None else min(due_at, deadline_at))
 
 
-def _go_on(s: State) -> Decision:
+def _next(s: State) -> Decision:
     if s.budget.refused is not None and (asks := budgeting.ask_for_reservation(s)) is not None:
         return asks
     if s.compaction.open:
@@ -57,7 +57,7 @@ def _go_on(s: State) -> Decision:
             return lost.model_call(s)
         return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
     if s.step == "batch":
-        return carry_on(s)
+        return advance(s)
     if s.step == "answered":
         return answered(s)
     return ask_model(s)

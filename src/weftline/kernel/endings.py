@@ -147,7 +147,7 @@ def parent_id(s: State, call: Call) -> str:
 
 
 def closed(s: State, index: int, how: How, text: str, *, is_error: bool = True) -> New:
-    """Closes a call. If a gate or a person answered it, the driver replaces `is_error` by what the answer says."""
+    """Closes a call. If a gate or a person answered it, the driver takes `is_error` from that answer."""
     call = s.batch.calls[index]
     parent = parent_id(s, call)
     head = CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=is_error, client=call.client, parent=parent)

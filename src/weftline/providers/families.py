@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from weftline.errors import WeftlineError
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
+from weftline.plugins import entry_points
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.offers import streaming
@@ -159,7 +159,7 @@ def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
 
 
 def known_families() -> Sequence[str]:
-    return sorted({*FAMILIES, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*FAMILIES, *(point.name for point in entry_points(GROUP))})
 
 
 def bad_setting(origin: str, key: str, fault: str) -> WeftlineError:
@@ -173,7 +173,7 @@ def _family(settings: ProviderSettings) -> Callable[..., Provider]:
         if target is not None:
             module, _, name = target.partition(":")
             return cast("Callable[..., Provider]", getattr(import_module(module), name))
-        for point in entry_points(group=GROUP):
+        for point in entry_points(GROUP):
             if point.name == settings.family:
                 return cast("Callable[..., Provider]", point.load())
     except ImportError as error:

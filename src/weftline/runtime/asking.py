@@ -74,7 +74,7 @@ class AskingCall:
         return first.body.clock_ms if isinstance(first, NestedCall) else self._first_ms
 
     @property
-    def in_vain(self) -> bool:
+    def skip_on_drain(self) -> bool:
         """Whether waiting for it is useless while no call may begin: it can be repeated, or it waits for a nested call
         itself.
         """

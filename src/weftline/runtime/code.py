@@ -297,7 +297,7 @@ class RunCode(Protocol):
         """What the model reads if it has to answer again, or "" if the answer is accepted."""
         ...
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
         """The run is about to be driven, with the calls of this turn, some of which may have no result yet."""
         ...
 

@@ -127,7 +127,7 @@ class RunCreator:
             await self.check(plan, workspace=workspace, thread=thread)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
-            plan = self._resting(self._traced(plan, is_fork=origin is not None))
+            plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
             # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
@@ -195,9 +195,9 @@ class RunCreator:
     def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._store.log.next_epoch(), self._clock.now_us()
-        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
+        return child_write(run, self._with_digests(plan), parent, key=key, epoch=epoch, at=at)
 
-    def _resting(self, plan: RunPlan) -> RunPlan:
+    def _with_digests(self, plan: RunPlan) -> RunPlan:
         """The plan with the digests of what it depends on. A run that is only in memory never meets different code."""
         if self._store.folder is None or (plan.code is None and not plan.tools):
             return plan

@@ -108,10 +108,10 @@ def _pinned(span: Span, *, first: bool) -> set[int]:
     for at, message in enumerate(messages):
         if isinstance(message, ToolResults) and any(one.id in span.keep_calls for one in message.results):
             pinned.add(at)
-    return _with_their_halves(messages, pinned)
+    return _with_counterparts(messages, pinned)
 
 
-def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[int]:
+def _with_counterparts(messages: Sequence[Message], positions: set[int]) -> set[int]:
     """These positions, and those of the calls or results that belong to them."""
     whole = set(positions)
     for at in positions:

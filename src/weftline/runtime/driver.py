@@ -128,7 +128,7 @@ class Driver:
                 batch = run.log.state.batch
                 own = batch.own
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
-                code.carry_on(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
+                code.about_to_drive(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
             if code is not None:
                 for kind, encoded in code.taken_notes():  # left by rendering its instructions
@@ -149,7 +149,7 @@ class Driver:
                     facts = await self._outcome(run, commands[0], run.log.state)
                     commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
-                    await self._side_by_side(run, commands)
+                    await self._run_concurrently(run, commands)
                     commands = () if run.gone else self.advance(run)
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
@@ -187,7 +187,9 @@ class Driver:
         """
         tasks, hosts = run.driving.tasks, run.work.hosts
         while left := [
-            task for key, task in tasks.items() if not task.done() and not (key[1] in hosts and hosts[key[1]].in_vain)
+            task
+            for key, task in tasks.items()
+            if not task.done() and not (key[1] in hosts and hosts[key[1]].skip_on_drain)
         ]:
             await asyncio.wait(left)
 
@@ -281,7 +283,7 @@ class Driver:
             self._on_deadline(run, result.due_at)
         return result.commands
 
-    async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
+    async def _run_concurrently(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
         """Executes several commands concurrently, until one of them is done or the run is poked."""
         driving = run.driving
         if run.log.state.policy.reached:

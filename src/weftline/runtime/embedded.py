@@ -185,7 +185,7 @@ class EmbeddedEngine(StoredRuns):
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)
             else:
-                await self._carry_on()
+                await self._continue_runs()
         except BaseException:
             fleet.abandon()
             raise
@@ -195,7 +195,7 @@ class EmbeddedEngine(StoredRuns):
     def _is_at_home(self, plan: RunPlan) -> bool:
         return is_at_home(plan, self._tools)
 
-    async def _carry_on(self) -> None:
+    async def _continue_runs(self) -> None:
         store = self._log_store
         restored = self._recovery.held
         await self._recovery.begin()
@@ -223,7 +223,7 @@ class EmbeddedEngine(StoredRuns):
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
                 self._fleet.timers.was_away()
-                await self._carry_on()
+                await self._continue_runs()
         return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:

@@ -243,7 +243,7 @@ class Host(Protocol):
     """A running call that may ask for others."""
 
     @property
-    def in_vain(self) -> bool:
+    def skip_on_drain(self) -> bool:
         """Whether waiting for it is useless once no further call may begin."""
         ...
 

@@ -273,7 +273,7 @@ class Log:
         """
         while self._touched:
             batch = self._take()
-            flushing = self._flushing = self._handed_over(batch)
+            flushing = self._flushing = self._hand_over(batch)
             if not flushing.done():
                 flushing.add_done_callback(partial(self._flushed, batch))
                 return
@@ -285,7 +285,7 @@ class Log:
                 break
         self._try_is_over()
 
-    def _handed_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
+    def _hand_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
             return self._store.flush(batch.writes)
         except StoreError as error:

@@ -1,16 +1,16 @@
-"""Recovery: how a run comes into memory, what a new driver does about work that an earlier one began, and what happens
-after the process died.
+"""Recovery: how a run is loaded, what a new driver does about work that an earlier one began, and what happens after
+the process died.
 
 After `kill -9` the next process
 
-1. reads which runs are due at once, and has their rows say that they are on trial (`Recovery.begin`);
+1. reads which runs are due, and records in their rows that they are on trial (`Recovery.begin`);
 2. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
 3. asks `decide` whether there is something to do, and if so gives the run a driver (`Dispatcher.consider`);
-4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what the dead process was at is lost;
-5. continues as usual: `decide` says what becomes of lost work (`weftline.kernel.lost`).
+4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what was in progress is lost;
+5. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.lost`).
 
-Runs that were on trial when the process died come last, in small groups, and one that kills the process again and again
-is given up: see `trials.py`.
+Runs that were on trial when the process died come last, in small groups, and a run that kills the process repeatedly is
+given up: see `trials.py`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     conversation, toolbox = work.conversation, work.toolbox or EMPTY
     given, memory = work.plan.reminders, conversation.memory
     if (given or memory) and (own := due(given, memory, turn=turn)):
-        request = _with_own(request, own)
+        request = _with_run_reminders(request, own)
     if not toolbox.reminds and not conversation.turn.hints and not conversation.turn.bounds:
         return request
     texts = _after_results(conversation, toolbox)
@@ -36,7 +36,7 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     return _with_message(request, _joined(texts), at=len(request.messages))
 
 
-def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
+def _with_run_reminders(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
     """Adds the run's own reminders, at the head of the instructions or beside the last user message."""
     first = [one.text for one in reminders if one.attachment == "run_start"]
     if first:

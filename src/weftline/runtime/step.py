@@ -107,10 +107,10 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
 
 def time_has_come(state: State, at: int) -> bool:
     """Whether something that the state considers valid has expired: no process was running, or the timer is late."""
-    return (bool(state.batch.grants) and _outlives_a_grant(state, at)) or policies.is_due(state, at)
+    return (bool(state.batch.grants) and _has_expired_grant(state, at)) or policies.is_due(state, at)
 
 
-def _outlives_a_grant(state: State, at: int) -> bool:
+def _has_expired_grant(state: State, at: int) -> bool:
     """Whether an approval has expired."""
     grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
     return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
@@ -145,7 +145,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case CallOpened():
             return Draft(head, bodies.encode(offer_body(work, head)))
         case CallStarted():
-            return Draft(_as_strict_as_now(state, work, head))
+            return Draft(_with_current_effect(state, work, head))
         case CallClosed():
             return _closed(state, work, head, new.text)
         case AwaitOpened(kind="budget"):
@@ -228,7 +228,7 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
 
 
-def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
+def _with_current_effect(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
     """Records the tool's current effect if a deploy has made it stricter since the call was announced."""
     call = state.batch.calls[head.index]
     tool = None if work.toolbox is None else work.toolbox.get(call.tool)

@@ -121,10 +121,10 @@ class Conversation:
             self._over = True
             if not self.clean:
                 await asyncio.shield(self._engine.kill())
-            await self._put_away(watch, *self._calls)
+            await self._cancel_all(watch, *self._calls)
         return outcome
 
-    async def _put_away(self, *tasks: asyncio.Task[None]) -> None:
+    async def _cancel_all(self, *tasks: asyncio.Task[None]) -> None:
         for task in tasks:
             task.cancel()
         _, stubborn = await asyncio.wait(tasks, timeout=CALLS_END_S)

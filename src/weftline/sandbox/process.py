@@ -202,7 +202,7 @@ class Pool:
             else:
                 self._background(found.kill())
         self._refill()
-        self._rest_later()
+        self._end_idle_later()
         return engine or await self._start(memory_limit_bytes)
 
     async def give_back(self, engine: Engine) -> None:
@@ -210,17 +210,17 @@ class Pool:
         usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
             self._idle.appendleft(engine)
-            self._rest_later()  # its code may have run for longer than idle processes are kept
+            self._end_idle_later()  # its code may have run for longer than idle processes are kept
         else:
             await engine.kill()
 
-    def _rest_later(self) -> None:
+    def _end_idle_later(self) -> None:
         """Ends idle processes if no code runs for a while."""
         if self._rest is not None:
             self._rest.cancel()
-        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._let_go()))
+        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._end_idle()))
 
-    async def _let_go(self) -> None:
+    async def _end_idle(self) -> None:
         while self._idle:
             await self._idle.popleft().kill()
 
@@ -241,7 +241,7 @@ class Pool:
             else:
                 await engine.kill()
 
-    async def _while_loop_lives(self) -> AsyncGenerator[None]:
+    async def _until_loop_closes(self) -> AsyncGenerator[None]:
         """Ends the processes together with the event loop: a loop that ends, as in `asyncio.run`, closes its
         generators.
 
@@ -276,7 +276,7 @@ class Pool:
     async def _start(self, memory_limit_bytes: int) -> Engine:
         program = self._program(memory_limit_bytes)
         if self._guard is None:
-            self._guard = self._while_loop_lives()
+            self._guard = self._until_loop_closes()
             await anext(self._guard)
         if self._directory is None:
             self._directory = own_directory()

@@ -97,7 +97,7 @@ class Sums(Struct):
 
 
 def limits_of(rule: BudgetRule) -> list[Limit]:
-    """The limits that a run brought along."""
+    """The limits that came with a run."""
     given: tuple[tuple[Unit, int | None], ...] = (
         ("usd", rule.nusd),
         ("tokens", rule.tokens),

@@ -9,13 +9,16 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from weftline.errors import WeftlineError
+from weftline.plugins import entry_points
 from weftline.tools.function import FunctionTool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "weftline.tools"
 
@@ -61,7 +64,7 @@ def installed_tools() -> dict[str, FunctionTool]:
     """
     qualified: dict[str, FunctionTool] = {}
     bare: dict[str, list[FunctionTool]] = {}
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (_package(entry), entry.name)):
+    for entry in sorted(entry_points(ENTRY_POINT_GROUP), key=lambda entry: (_package(entry), entry.name)):
         for found in _loaded(entry):
             name = f"@{_package(entry)}/{found.name}"
             if qualified.setdefault(name, found) is not found:

@@ -84,7 +84,7 @@ class WebhookDeliveries:
         self._watch(self._wake.set if enabled else None)
         now = self._at.clock.now_us()
         await self._start_due(now)
-        await self._something_to_do(now)
+        await self._wait_for_work(now)
 
     async def _start_due(self, now: int) -> None:
         """Starts what is due, a few of each webhook and workspace at once, so that slow ones do not block the
@@ -116,7 +116,7 @@ class WebhookDeliveries:
                 task.add_done_callback(lambda _: self._wake.set())
                 self._under_way[row.key] = _UnderWay(workspace, row.webhook, task)
 
-    async def _something_to_do(self, after: int) -> None:
+    async def _wait_for_work(self, after: int) -> None:
         """Returns when a run or a delivery has ended, or when a delivery becomes due that was not at `after`."""
         wait_s = _MAX_WAIT_S
         due_at = await self._at.records.read(deliveries.next_due(after))

@@ -74,14 +74,14 @@ class PasswordChecker:
         if len(mine) >= self._max_waiting_each:
             raise RateLimited("Too many sign-in attempts at once.", retry_after_s=2)
         if self.waiting >= self._max_waiting:
-            self._send_one_away(more_than=len(mine) + 1)
+            self._drop_one(more_than=len(mine) + 1)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._let_in_next()  # was admitted and has already disconnected
+                self._admit_next()  # was admitted and has already disconnected
             else:
                 self._forget(sender, turn)
             raise
@@ -89,9 +89,9 @@ class PasswordChecker:
     def _leave(self, work: asyncio.Future[bool]) -> None:
         if not work.cancelled():
             work.exception()  # the caller may have disconnected
-        self._let_in_next()
+        self._admit_next()
 
-    def _let_in_next(self) -> None:
+    def _admit_next(self) -> None:
         """Passes a slot on to the next sender in turn."""
         while self._waiting:
             sender = next(iter(self._waiting))
@@ -104,7 +104,7 @@ class PasswordChecker:
                 return
         self._free += 1
 
-    def _send_one_away(self, *, more_than: int) -> None:
+    def _drop_one(self, *, more_than: int) -> None:
         """Makes room by dropping a check of the sender with the most waiting, if that is more than the newcomer has."""
         sender, queue = max(self._waiting.items(), key=lambda item: len(item[1]))
         full = Unavailable("Too many people are signing in at the moment.", retry_after_s=2)

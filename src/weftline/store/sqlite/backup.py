@@ -80,7 +80,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
         db.execute("SELECT id FROM store").fetchall()
         with copy.backup("main", db, "main") as work:
             while not work.done:
-                _go_on(stop)
+                _check_stop(stop)
                 work.step(_PAGES)
         db.execute("ROLLBACK")
         copy.execute("PRAGMA journal_mode = DELETE")
@@ -94,7 +94,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
             current = schema_version(copy) == migrations()[-1][0]
             found = _counted(unreadable(copy) if current else ())
         except apsw.InterruptError:
-            _go_on(stop)
+            _check_stop(stop)
             raise
     sync(to)
     return found
@@ -110,6 +110,6 @@ def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
     return count, examples
 
 
-def _go_on(stop: Callable[[], bool]) -> None:
+def _check_stop(stop: Callable[[], bool]) -> None:
     if stop():
         raise StoreError("The store is closing; no backup was made.")

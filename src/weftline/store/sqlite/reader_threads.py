@@ -54,7 +54,7 @@ class ReaderThreads:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Blocks until no read is under way."""
+        """Blocks until all reads have ended."""
         with self._lock:
             self._closed = True
         if self._threads is not None:
