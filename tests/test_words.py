@@ -58,6 +58,13 @@ STILTED = {
     "is there twice": "occurs twice",
     "what there is to": "say what it is",
     "could not be told": "could not be notified, is not clear",
+    " hears of ": " is notified of ",
+    " hear of ": " are notified of ",
+    "nobody's business": "private",
+    "comes to its end": "ends",
+    "come to its end": "end",
+    "has its say": "decides",
+    "what is none": "anything else",
 }
 """Turns that nobody would use, each with what is usual instead."""
 

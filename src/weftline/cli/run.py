@@ -142,7 +142,7 @@ def _prompt(given: str | None) -> str:
 
 
 def _without_final_newline(text: str) -> str:
-    """Removes one final newline, since the end of the last line is not part of a prompt."""
+    """Removes one final line break, as it is not part of a prompt."""
     return text.removesuffix("\n").removesuffix("\r")
 
 
