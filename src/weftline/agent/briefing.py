@@ -138,7 +138,7 @@ def _form(
         """Asks an agent.
 
         Args:
-            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
+            task: What it should do, with everything that it needs to know: it cannot see this conversation.
         """
         raise NotImplementedError
 
