@@ -136,12 +136,26 @@ WIRE_WORDS = re.compile(
     r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
 )
 
-INSIDE_AN_ENGINE = frozenset(
-    name
-    for part in ("store", "log", "log_store", "hub", "driver", "fleet", "recovery", "opener", "creator")
-    for name in (part, f"_{part}")
-)
-USE_AN_ENGINE = ("weftline.agent", "weftline.cli", "weftline.server")
+_PARTS = [
+    "store",
+    "log",
+    "log_store",
+    "hub",
+    "ledger",
+    "driver",
+    "fleet",
+    "recovery",
+    "opener",
+    "creator",
+    "residents",
+    "dispatcher",
+    "loader",
+    "timers",
+    "lineage",
+    "commits",
+]
+INSIDE_AN_ENGINE = frozenset(name for part in _PARTS for name in (part, f"_{part}"))
+USE_AN_ENGINE = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.replay", "weftline.server")
 """Where `engine` and `host` are one."""
 KNOW_AN_ENGINE = ("runtime", "simulation")
 """The tests of the embedded engine itself, and those that plant bugs in it."""
@@ -457,6 +471,7 @@ def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path,
         ("agent/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import weftline.runtime.embedded"),
         ("server/x.py", "def late(app):\n    return app.engine.store"),
         ("cli/x.py", "def late(self):\n    return self._host._fleet.loader"),
+        ("api/x.py", "def late(app):\n    return app.engine.dispatcher"),
     ],
 )
 def test_an_engine_among_its_users_would_be_noticed(tmp_path: Path, place: str, source: str) -> None:

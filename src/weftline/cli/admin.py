@@ -13,12 +13,8 @@ from typing import Any
 import msgspec
 
 from weftline.api.control import send_order
-from weftline.api.operations import operations
-from weftline.api.stored_logs import StoredLogs
 from weftline.errors import StoreError, WeftlineError
-from weftline.runtime.clock import SystemClock
 from weftline.store import open_store, owner_of
-from weftline.workspace.context import Workspaces
 
 
 def now_us() -> int:
@@ -54,6 +50,12 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
             raise
         yield partial(_through_owner, db, error)
         return
+    # Only a store without a server needs these, and they take longer to load than most operations.
+    from weftline.api.operations import operations
+    from weftline.api.stored_logs import StoredLogs
+    from weftline.runtime.clock import SystemClock
+    from weftline.workspace.context import Workspaces
+
     with asyncio.Runner() as runner:
         logs = StoredLogs(store.log, folder=db)
         known = operations(Workspaces(store.records, store.vault, SystemClock()), logs, store)

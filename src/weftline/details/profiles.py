@@ -11,7 +11,7 @@ from weftline.errors import InvalidRequest
 from weftline.suggestions import did_you_mean
 
 DETAILS: dict[str, type[AnyDetail]] = {type_of(one): one for one in get_args(AnyDetail)}
-"""By their type."""
+"""The details, by type."""
 METRICS = frozenset({"usage", "run_phase_changed"})
 NAMES = ("default", "all", "metrics")
 

@@ -1,9 +1,9 @@
-"""The append contract's checks: whether a fact from outside the kernel still has a basis.
+"""The append contract: whether a fact from outside the kernel may still be appended.
 
-A *decision* rests on the exact version it was made on: the driver folds it without a pause, and the store compares the
-version as it writes. Everything else is judged here: an *outcome* on its command still being outstanding, an *answer*
-on its open question, a request on a run that is open.
-First come, first served; a refused fact changes nothing.
+A *decision* is valid for the exact version it was made on: the driver folds it without awaiting, and the store compares
+the version when it writes. Everything else is checked here: an *outcome* needs its command to be outstanding, an
+*answer* needs its question to be open, and a request needs the run to be open. The first one wins; a rejected fact
+changes nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ it has answered.
 
 
 class _Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `state.Room`."""
+    """Like `state.Room`."""
 
 
 class Grant(_Room, frozen=True):
@@ -87,7 +87,7 @@ class Call(_Room, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The name of the tool that carries it out."""
+        """The name of the tool that executes it."""
         return self.fallback or self.name
 
     @property

@@ -27,7 +27,7 @@ a person raises the limit or asks it to answer.
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):

@@ -18,7 +18,7 @@ Cause: TypeAlias = Literal["size", "context_window"]
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -101,6 +101,6 @@ class ContextCompacted(_Head, frozen=True, tag="context.compacted"):
 
 
 class ContextRestored(_Head, frozen=True, tag="context.restored"):
-    """Someone wants the whole conversation in requests again."""
+    """Someone has asked for the whole conversation in requests again."""
 
     requested_by: str = ""

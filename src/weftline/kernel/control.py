@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class MessageQueued(_Head, frozen=True, tag="message.queued"):

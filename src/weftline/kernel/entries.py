@@ -116,7 +116,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     budget: BudgetRule | None = None
     """What the run may spend, including everything below it."""
     on_deploy: OnDeploy = "adopt"
-    """What happens to the run when other code than before would continue it."""
+    """What happens to the run when a deploy has changed its code."""
     leases: LeaseRule | None = None
     """What happens to a client-side call whose client is gone."""
 
@@ -277,7 +277,7 @@ class TurnCompleted(Head, frozen=True, tag="turn.completed"):
 
 
 class OutputRejected(Head, frozen=True, tag="output.rejected"):
-    """The answer does not fit, and the model is asked once more. Body: `TextBody`."""
+    """The answer was rejected, and the model is asked again. Body: `TextBody`."""
 
     turn: int
 
@@ -502,9 +502,9 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     code: str = ""
     """For a failure: its class (`rate_limit`, `truncation`, …) or a short token (`max_tool_turns`, `worker_error`)."""
     reason: str = ""
-    """For a cancel: why; for a run ended by a limit: which one."""
+    """Why it was cancelled, or which limit ended it."""
     requested_by: str = ""
-    """For a cancel: who."""
+    """Who cancelled it."""
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0
@@ -515,7 +515,7 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     active_us: int = 0
     undelivered: tuple[str, ...] = ()
     cost_nusd: int | None = None
-    """Of all model calls; None if the price of any of them is unknown."""
+    """The cost of all model calls; None if the price of any of them is unknown."""
     estimated: bool = False
     """Some model call did not report what it used, so `usage` and `cost_nusd` contain estimates."""
     call: str = ""

@@ -22,7 +22,7 @@ MAX_LEASE_US = 600_000_000
 
 
 class LeaseRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Stored in full, as `Limits` are."""
+    """What happens when a lease is lost. Stored in full, like `Limits`."""
 
     on_lost: OnLost = "reoffer"
     fallbacks: dict[str, str] = {}
@@ -43,7 +43,7 @@ class Lease(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CallClaimed(_Head, frozen=True, tag="call.claimed"):

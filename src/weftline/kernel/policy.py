@@ -152,7 +152,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CapReached(_Head, frozen=True, tag="cap.reached"):

@@ -100,7 +100,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def question_of(index: int, work: WorkingSet) -> AskBody | None:
-    """What people are asked about a call of the latest turn, as the log has it."""
+    """What people are asked about a call of the latest turn, according to the log."""
     conversation = work.conversation
     if index in conversation.turn.asked_back:
         return conversation.turn.asked_back[index]

@@ -298,7 +298,7 @@ class RunCode(Protocol):
         ...
 
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
-        """The run is about to be driven, with the calls of this turn, some of which may have no result yet."""
+        """Called before the run is driven, with the calls of this turn, some of which may have no result yet."""
         ...
 
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:

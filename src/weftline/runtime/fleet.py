@@ -85,7 +85,7 @@ class Fleet:
         self.log = log = Log(store, clock=clock, observer=self.commits)
         self.driver = driver = new_driver(log, timers.watch)
         driver.on_calls = partial(note_calls, residents.runs, driver.note)
-        loader.log, loader.driver, loader.recovery, loader.lineage = log, driver, recovery, lineage
+        loader.connect(log=log, driver=driver, recovery=recovery, lineage=lineage)
         dispatcher.connect(log=log, driver=driver, timers=timers, recovery=recovery, lineage=lineage)
 
     def _idle(self, run: LiveRun) -> None:

@@ -40,7 +40,7 @@ def run_id(key: int, salt: str) -> str:
 
 
 def unique_id(key: int, salt: str) -> str:
-    """An id that no other run of the store has, in any workspace: the id that would have been generated."""
+    """An id that no other run of the store has, in any workspace; a generated id is unique itself."""
     return f"run_{key:x}{salt}"
 
 

@@ -21,7 +21,7 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
     """Event streams open at once."""
 
     def within_files(self, max_files: int | None) -> WorkspaceLimits:
-        """These limits for a process that may open `files` descriptors; further runs are queued.
+        """These limits for a process that may open `max_files` descriptors; further runs are queued.
 
         Otherwise the hanging model calls of one workspace would leave no descriptor for accepting a connection.
         """

@@ -47,7 +47,7 @@ class Residency(Enum):
                                                     a free slot
            any ──▶ GONE    ended, out of memory for a while, or starts over from its log
 
-    A run that is GONE is never used again: it has to be loaded afresh.
+    A run that is GONE is never used again: it has to be loaded again.
     """
 
     PARKED = "parked"

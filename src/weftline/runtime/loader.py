@@ -11,9 +11,10 @@ from weftline.runtime.finding import public_id
 from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import BEHIND, GONE, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.recovery import STORE_RETRY_S, Recovery
+from weftline.runtime.recovery import Recovery
 from weftline.runtime.residents import Residents
 from weftline.runtime.roles import RunMover
+from weftline.runtime.trials import STORE_RETRY_S
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import LogStore
 
@@ -21,12 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loader:
-    """`log`, `driver`, `recovery` and `lineage`, which refer to it, are set before the first run is loaded."""
-
-    log: Log
-    driver: Driver
-    recovery: Recovery
-    lineage: Lineage
+    """`connect` passes it the parts that refer to it, before the first run is loaded."""
 
     def __init__(self, store: LogStore, residents: Residents, mover: RunMover) -> None:
         self._store = store
@@ -34,6 +30,12 @@ class Loader:
         self._mover = mover
         self._loop = asyncio.get_running_loop()
         self._loading: dict[int, asyncio.Task[LiveRun]] = {}
+
+    def connect(self, *, log: Log, driver: Driver, recovery: Recovery, lineage: Lineage) -> None:
+        self._log = log
+        self._driver = driver
+        self._recovery = recovery
+        self._lineage = lineage
 
     def resident(self, key: int) -> LiveRun | None:
         """The run, if it is in memory."""
@@ -76,9 +78,9 @@ class Loader:
         if (earlier := residents.leaving.get(key)) is not None:
             if earlier.task is not None:
                 await wait_while_running([earlier.task], timeout_s=CUT_S)
-            await self.log.settled(earlier)
+            await self._log.settled(earlier)
             residents.leaving.pop(key, None)
-        run = await self.recovery.load(key)
+        run = await self._recovery.load(key)
         if run is None:
             raise no_such_run()
         if run.residency is BEHIND and not run.state.ended:
@@ -90,14 +92,14 @@ class Loader:
             run.move(GONE)
             return run
         try:
-            ends = await self.lineage.undelivered_ends(run)
+            ends = await self._lineage.undelivered_ends(run)
         except BaseException:
             self._store.release(key, run.log.epoch)
             raise
         residents.add(run)
         residents.kept.keep(run)
-        self.driver.record(run, ends)
-        self.lineage.cut_children(run)
+        self._driver.record(run, ends)
+        self._lineage.cut_children(run)
         if ends:
             self._mover.consider(run)  # the caller may only want to read it
         return run

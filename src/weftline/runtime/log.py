@@ -247,8 +247,8 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of the next iteration of the loop: one flush takes everything that this one produces,
-            # and what those append whom it has woken.
+            # Deferred to the end of the next loop iteration, so that one flush takes everything that this iteration
+            # appends, and what the tasks that it wakes append.
             self._kick_later()
         return write
 

@@ -55,7 +55,7 @@ _SLACK_S = 5.0
 """Gives the provider more time than our own deadline, which is reported by the side that knows how far the answer
 got.
 """
-_RETRY_FIRST_S, _MAX_RETRY_S = 0.5, 60.0
+RETRY_FIRST_S, MAX_RETRY_S = 0.5, 60.0
 LONG_WAIT_S = 60.0
 """If a provider asks for a longer wait, the run falls back to its next model, if it has one."""
 MAX_RETRY_AFTER_S = 3600.0
@@ -302,7 +302,7 @@ class _ModelCall:
 
 def retry_wait_s(error: ProviderError, *, failures: int) -> float:
     """How long to wait before the next attempt; never less than the provider asks for."""
-    wait_s = min(_RETRY_FIRST_S * 2**failures, _MAX_RETRY_S) * random.uniform(0.5, 1.0)
+    wait_s = min(RETRY_FIRST_S * 2**failures, MAX_RETRY_S) * random.uniform(0.5, 1.0)
     return max(wait_s, error.retry_after_s or 0.0)
 
 

@@ -56,7 +56,7 @@ class ProvidedResult(Struct, frozen=True):
 
     output: ToolOutput | None
     faults: tuple[tuple[str, str], ...] = ()
-    """By field."""
+    """What is wrong with it, each with its field."""
 
 
 Faults: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]

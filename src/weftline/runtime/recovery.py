@@ -279,7 +279,7 @@ class Recovery:
             self._wake_at(due)
 
     async def again(self, key: int, error: BaseException) -> None:
-        """Retries a run whose driver raised, which should never happen; gives it up after `MAX_RECOVERIES` failures in
+        """Retries a run whose driver raised, which should never happen; gives it up after `max_recoveries` failures in
         a row.
 
         A store that cannot be read is not the run's fault, however long it lasts.

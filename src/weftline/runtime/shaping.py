@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.runtime.keeping import storable_data, storable_telemetry
 from weftline.runtime.live import WorkingSet
+from weftline.runtime.storable import storable_data, storable_telemetry
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import ToolOutput
 from weftline.tools.shaping import Shaping, ToolsetCall, shaping_of

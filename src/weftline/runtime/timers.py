@@ -94,7 +94,7 @@ class Timers:
         self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
 
     def _ring(self) -> None:
-        """Some run is due."""
+        """Called when a run is due."""
         if self._mover.resting:
             return
         now = self._clock.now_us()

@@ -25,7 +25,6 @@ from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.injecting import injecting
-from weftline.runtime.keeping import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -33,6 +32,7 @@ from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.shaping import shaped_result
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
+from weftline.runtime.storable import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run

@@ -126,7 +126,7 @@ class CodeResult(Struct, frozen=True, kw_only=True):
 
 
 class Succeeded(Struct, frozen=True):
-    """The code ended and returned `value`. See `Result` for the other fields."""
+    """The code ended and returned `value`. See `CodeResult` for the other fields."""
 
     value: object
     memory_used_bytes: int | None = None

@@ -145,7 +145,7 @@ async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
 
 
 async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
-    """All of an agent; None if it was deleted in the meantime."""
+    """The whole agent; None if it was deleted in the meantime."""
     if agent.id in at.code:
         return at.code.find(agent.id, workspace=agent.workspace)
     return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))

@@ -92,7 +92,7 @@ class Once(Struct, frozen=True):
 
     key: str
     digest: bytes
-    """Of its body."""
+    """Digest of its body."""
 
 
 async def create(

@@ -184,7 +184,7 @@ async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> Thre
 
 
 async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
-    """The newest first."""
+    """Threads that match, newest first."""
     return await at.records.read(threads.page(wanted), heavy=True)
 
 

@@ -31,7 +31,7 @@ class MemoryStore:
         """Does nothing: no other process can open a store in memory."""
 
     def remove_run(self, key: int) -> None:
-        """Forgets a run that has ended."""
+        """Removes a run that has ended."""
         self._disk.remove(key)
 
     async def back_up(self, to: Path) -> Copied:

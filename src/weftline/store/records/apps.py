@@ -127,7 +127,7 @@ def unused() -> Query[tuple[int, int, int]]:
 
 
 def describe(key: int, *, name: str, redirect_uris: tuple[str, ...]) -> Query[None]:
-    """Updates what a self-registered client reports about itself."""
+    """Updates a client that is described by its own document."""
     uris = encode(redirect_uris).decode()
     yield from statement("UPDATE oauth_apps SET name = $1, redirect_uris = $2 WHERE key = $3", name, uris, key)
 

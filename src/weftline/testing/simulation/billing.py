@@ -1,4 +1,4 @@
-"""C4 and M1: every request to the model is in the log with its cost, and contained what the log says.
+"""C4 and M1: every request to the model is in the log with its cost, and contained what is in the log.
 
 A request may begin before its own entry is durable, so a crash can leave one request that the log does not know about;
 so can a store that refuses a write that a caller is waiting for, since the run's memory is then dropped. The next

@@ -41,7 +41,7 @@ class Faults(Struct):
 
 
 class Entry(Struct, frozen=True):
-    """A fact as the log has it."""
+    """A fact in the log."""
 
     seq: int
     at: int
