@@ -16,6 +16,7 @@ from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
+from weftline.runtime.reading import StoredRuns
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
@@ -67,7 +68,7 @@ class Forking(ForkTarget, Protocol):
     """Where forks start: a running engine, or a store without one, which refuses."""
 
     @property
-    def logs(self) -> LogReader: ...
+    def stored(self) -> StoredRuns: ...
 
 
 async def log_bytes(log: LogReader, row: RunRow) -> int:
@@ -85,7 +86,7 @@ async def fork_run(
     idempotency: IdempotencyKey | None = None,
 ) -> str:
     """Starts the fork and returns its id. Raises before anything is created if it cannot be forked."""
-    point = await fork_point(engine.logs, row, turn=fork.turn)
+    point = await fork_point(engine.stored.logs, row, turn=fork.turn)
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages and not point.messages:
