@@ -58,7 +58,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
-from weftline.store.base import RunFilter, RunRow, Store
+from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
@@ -91,7 +91,6 @@ class ListPage(Struct, Generic[T], frozen=True):
 class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
     """The logs, as administration needs them: a running engine, or a store without one."""
 
-    async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
@@ -337,7 +336,7 @@ async def _list_deliveries(
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        run = await logs.logs.run(row.run)
+        run = await logs.stored.logs.run(row.run)
         found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
@@ -385,7 +384,7 @@ async def _shrink(store: Store) -> int:
 
 
 async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
-    row = await operated_run(at, logs.logs, id, workspace=workspace)
+    row = await operated_run(at, logs.stored.logs, id, workspace=workspace)
     return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 
@@ -394,7 +393,7 @@ async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None
     key = None if workspace is None else await workspaces.find(at, workspace)
     found: list[UnsupportedRun] = []
     before: int | None = None
-    while rows := await logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+    while rows := await logs.stored.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
         before = rows[-1].key
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)

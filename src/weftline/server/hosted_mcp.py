@@ -222,7 +222,7 @@ class HostedMcp:
             run_id = await start_agent(
                 self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
             )
-            row = await self._app.engine.find(run_id, workspace=principal.workspace)
+            row = await self._app.engine.stored.find(run_id, workspace=principal.workspace)
             follower = place.follow(row.key, run_id)
         except BaseException as error:
             if place is not None:
@@ -245,7 +245,7 @@ class HostedMcp:
             raise
         finally:
             self._followers.discard(follower)
-        after = await self._app.engine.row(row.key)
+        after = await self._app.engine.stored.row(row.key)
         assert after is not None
         try:
             run = await self._ended(after, _room(context))
@@ -268,10 +268,10 @@ class HostedMcp:
 
     async def _ended(self, row: RunRow, room: RequestRoom) -> RunView:
         try:
-            return await run_summary(self._app.engine, row, max_bytes=LARGE_BYTES)
+            return await run_summary(self._app.engine.stored, row, max_bytes=LARGE_BYTES)
         except LargeEntry as large:
             await room.need(large.size)
-            return await run_summary(self._app.engine, row)
+            return await run_summary(self._app.engine.stored, row)
 
     async def _cancel(self, key: int, stream: OpenStream) -> None:
         """Cancels the run, if the caller cancelled the call.
