@@ -20,6 +20,7 @@ from weftline.runtime.reading import StoredRuns
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
 from weftline.wire.unknown_fields import UnknownField
@@ -90,17 +91,20 @@ async def fork_run(
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages and not point.messages:
         raise InvalidRequest("The run has no messages to continue from.")
-    return await create_fork(
-        engine,
-        threads.Branches(at),
-        point,
-        plan,
-        workspace=row.workspace,
-        sent=changed.spec,
-        metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
-        idempotency=idempotency,
-        secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
-    )
+    try:
+        return await create_fork(
+            engine,
+            threads.Branches(at),
+            point,
+            plan,
+            workspace=row.workspace,
+            sent=changed.spec,
+            metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
+            idempotency=idempotency,
+            secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
+        )
+    except InvalidRequest as error:
+        raise as_sent(error) from None
 
 
 async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: bool) -> _Changed:

@@ -68,7 +68,7 @@ _STEP_S = 5.0
 """How long one step of stopping may take before the next one begins."""
 _TICK_S = 1.0
 """How old the date in responses may be."""
-_GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
+_FLUSH_S, _HURRIED_FLUSH_S = 3.0, 0.5
 """How long clients may take to read the last data sent to them."""
 
 
@@ -120,9 +120,9 @@ class _Server(uvicorn.Server):
         if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
             for sock in sockets or ():
                 sock.close()
-            return  # there is nobody to wait for, and uvicorn would begin with a sleep
-        # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
-        abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
+            return  # nobody to wait for, and uvicorn would begin with a sleep
+        # Clients that do not read are cut off before uvicorn cancels what is still sending, which it would log.
+        abort = asyncio.get_running_loop().call_later(_FLUSH_S, self._connections.abort)
         await super().shutdown(sockets)
         abort.cancel()
         self._connections.abort()
@@ -132,11 +132,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+        await asyncio.wait({listening}, timeout=_HURRIED_FLUSH_S)
         if not listening.done():
             self.force_exit = True
             self._connections.abort()
-            await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+            await asyncio.wait({listening}, timeout=_HURRIED_FLUSH_S)
 
     def _new_protocol(self, address: str) -> CorkedHttpProtocol:
         return CorkedHttpProtocol(self.config, self.server_state, {}, connections=self._connections, address=address)
@@ -311,8 +311,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
-        scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
+        delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
+        scheduling = asyncio.create_task(_after_hold(engine, alarm.run))
         warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -351,7 +351,7 @@ def _traces(engine: Engine) -> RunTraces:
     return RunTraces(engine)
 
 
-async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
+async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
     """Runs `work` once the engine's runs may proceed.
 
     A restored backup is held first, as its deliveries and starts have mostly happened since.
