@@ -568,7 +568,7 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
             if isinstance(event, CallFinished):
                 break
         host = await engine.runtime()
-        rows = [await host.find(one, workspace=engine.workspace_key) for one in (run.id, child, grandchild)]
+        rows = [await host.stored.find(one, workspace=engine.workspace_key) for one in (run.id, child, grandchild)]
         assert [row.status for row in rows] == ["paused"] * 3
         before = len(model.requests)
         await run.resume()
@@ -797,7 +797,7 @@ async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: p
         for _ in range(4):
             await agent.run("Go.", engine=engine)
         host = await engine.runtime()
-        assert len(await host.runs(RunFilter(limit=99))) == 3
+        assert len(await host.stored.runs(RunFilter(limit=99))) == 3
 
 
 @pytest.mark.parametrize("column", ["head", "body"])

@@ -104,8 +104,8 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
         for run_id in (killer, fails):
             ends = [head for head in await facts(it, run_id, space) if isinstance(head, RunEnded)]
             assert [(end.status, end.code) for end in ends] == [("failed", "worker_error")]
-            row = await it.find(run_id, workspace=space)
-            last = await it.logs.entry(row.key, row.next_seq - 1)
+            row = await it.stored.find(run_id, workspace=space)
+            last = await it.stored.logs.entry(row.key, row.next_seq - 1)
             assert last is not None
             assert b"its recovery failed repeatedly" in last.body
         key = await it.locate(other, workspace=space)

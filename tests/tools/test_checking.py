@@ -50,7 +50,7 @@ async def test_a_small_check_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_what_takes_too_long_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers(cpu_s=0.4)
+    workers = Workers(cpu_s=0.15)
     monkeypatch.setattr(checking, "shared_workers", lambda: workers)
     node: dict[str, Any] = {"properties": {"a": {"$ref": "#"}, "leaf": False}}
     union = text({"anyOf": [node, {**node, "title": "another"}]})

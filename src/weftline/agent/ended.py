@@ -55,7 +55,7 @@ class EndedRuns:
         """Returns the calls of a run, ended or not, with their idempotency keys, times and states."""
 
         async def work() -> list[LoggedCall]:
-            return await (await self.runtime()).calls(await self._found(run_id))
+            return await (await self.runtime()).stored.calls(await self._found(run_id))
 
         return await self.at_home(work)
 
@@ -68,7 +68,7 @@ class EndedRuns:
         from weftline.agent.granted import to_grant
 
         async def work() -> list[Grant]:
-            return [to_grant(one) for one in await (await self.runtime()).grants(await self._found(run_id))]
+            return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
 
         return await self.at_home(work)
 
@@ -78,7 +78,7 @@ class EndedRuns:
         async def work() -> list[LoggedCall]:
             host, found, before = await self.runtime(), list[LoggedCall](), None
             while True:
-                page = await host.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
+                page = await host.stored.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
                 found, before = [*found, *page.calls], page.before
                 if before is None:
                     return found

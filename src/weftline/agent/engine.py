@@ -455,8 +455,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
-        row = await host.find(run_id, workspace=self._workspace)
-        stored = await host.thread_messages(row.thread) if row.thread is not None else []
+        row = await host.stored.find(run_id, workspace=self._workspace)
+        stored = await host.stored.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
     async def begin_fork(

@@ -48,12 +48,12 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
 
 async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
     """Returns a projection that can begin at any entry of the run."""
-    row, first = await host.row(key), await host.entry(key, 1)
-    thread = None if row is None else await host.session_id(row.listed_under)
+    row, first = await host.stored.row(key), await host.stored.entry(key, 1)
+    thread = None if row is None else await host.stored.session_id(row.listed_under)
     projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
-    for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
+    for head in await host.stored.logs.heads(key, kinds=NEEDED_HEADS):
         projection.learn(decode_fact.decode(head))
-    for one in await host.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+    for one in await host.stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         projection.learn_whole(decode_fact.decode(one.head), one.body)
     return projection
 

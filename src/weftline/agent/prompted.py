@@ -71,4 +71,4 @@ class PromptedRuns:
         if ids.parse(thread, prefix="ses_") is not None:
             return thread
         host = await self.runtime()
-        return await host.session_id(await self.thread(thread).key()) or thread
+        return await host.stored.session_id(await self.thread(thread).key()) or thread

@@ -31,7 +31,7 @@ class RetainedRuns:
 async def _with_children(host: Engine, key: int) -> list[int]:
     """Returns a run and all runs below it."""
     found = [key]
-    for fact in await host.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
+    for fact in await host.stored.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
         head = decode_fact.decode(fact.head)
         if isinstance(head, CallStarted) and head.child:
             found += await _with_children(host, ids.key_of(head.child))

@@ -133,7 +133,7 @@ class Run(Generic[OutputT]):
         Raises `InvalidRequest` for a limit below 1, and `NotFound` for an unknown run.
         """
         host = await self._engine.runtime()
-        return await log_page(host.logs, await self._key(), self.id, after=after, limit=limit)
+        return await log_page(host.stored.logs, await self._key(), self.id, after=after, limit=limit)
 
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
         return Run[object](self._engine, run_id, output=None).events()
@@ -179,27 +179,27 @@ class Run(Generic[OutputT]):
     async def messages(self) -> list[SavedMessage]:
         """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
-        facts = await host.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
+        facts = await host.stored.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
         return saved_messages(self.id, facts)
 
     async def status(self) -> Status:
         """Whether the run is queued, running or paused, or how it has ended."""
         host = await self._engine.runtime()
-        row = await host.row(await self._key())
+        row = await host.stored.row(await self._key())
         assert row is not None
         return cast("Status", row.status)
 
     async def snapshot(self) -> RunSnapshot:
         """The run's current state: its phase, text and usage, its calls and children, and its open questions."""
         host = await self._engine.runtime()
-        row = await host.row(await self._key())
+        row = await host.stored.row(await self._key())
         assert row is not None
-        return await snapshot_of(host.logs, row, thread=await host.session_id(row.listed_under))
+        return await snapshot_of(host.stored.logs, row, thread=await host.stored.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by model id."""
         host = await self._engine.runtime()
-        heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
+        heads = await host.stored.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
         return usage_by_model([decode_fact.decode(head) for head in heads])
 
     async def budgets(self) -> list[BudgetUse]:

@@ -20,9 +20,10 @@ from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import RunBody
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, request_warnings
-from weftline.wire.unknown_fields import UnknownField, with_typos
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 
@@ -121,7 +122,7 @@ async def create_checked(
             run_id=body.run_id,
         )
     except InvalidRequest as error:
-        raise with_typos(error, body.unknown) from None
+        raise as_sent(error, body.unknown) from None
 
 
 async def start_agent(
@@ -135,14 +136,18 @@ async def start_agent(
     """Creates a run of a stored agent, without a session; returns its id."""
     own = encode({"agentId": agent.id, **prompt_fields(prompt, attachments)})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    return await app.engine.create(
-        agent.workspace,
-        await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
-        sent=whole.spec,
-        metadata="{}",
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
-        blobs=blobs_of(attachments),
-    )
+    plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec)
+    try:
+        return await app.engine.create(
+            agent.workspace,
+            plan,
+            sent=whole.spec,
+            metadata="{}",
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
+            blobs=blobs_of(attachments),
+        )
+    except InvalidRequest as error:
+        raise as_sent(error) from None
 
 
 def prompt_fields(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:

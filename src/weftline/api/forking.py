@@ -16,9 +16,11 @@ from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
+from weftline.runtime.reading import StoredRuns
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
 from weftline.wire.unknown_fields import UnknownField
@@ -66,7 +68,7 @@ class Forking(ForkTarget, Protocol):
     """Where forks start: a running engine, or a store without one, which refuses."""
 
     @property
-    def logs(self) -> LogReader: ...
+    def stored(self) -> StoredRuns: ...
 
 
 async def log_bytes(log: LogReader, row: RunRow) -> int:
@@ -84,22 +86,25 @@ async def fork_run(
     idempotency: IdempotencyKey | None = None,
 ) -> str:
     """Starts the fork and returns its id. Raises before anything is created if it cannot be forked."""
-    point = await fork_point(engine.logs, row, turn=fork.turn)
+    point = await fork_point(engine.stored.logs, row, turn=fork.turn)
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages and not point.messages:
         raise InvalidRequest("The run has no messages to continue from.")
-    return await create_fork(
-        engine,
-        threads.Branches(at),
-        point,
-        plan,
-        workspace=row.workspace,
-        sent=changed.spec,
-        metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
-        idempotency=idempotency,
-        secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
-    )
+    try:
+        return await create_fork(
+            engine,
+            threads.Branches(at),
+            point,
+            plan,
+            workspace=row.workspace,
+            sent=changed.spec,
+            metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
+            idempotency=idempotency,
+            secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
+        )
+    except InvalidRequest as error:
+        raise as_sent(error) from None
 
 
 async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: bool) -> _Changed:

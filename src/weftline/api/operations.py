@@ -58,7 +58,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
-from weftline.store.base import RunFilter, RunRow, Store
+from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
@@ -75,7 +75,7 @@ T = TypeVar("T")
 _PAGE = 200
 """How many items of a list are returned at once; fewer if they are large."""
 _MAX_DELIVERIES = 200
-_STINT_S = 1.0
+_MAX_ORDER_S = 1.0
 """How long a maintenance order may take, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
 
@@ -91,7 +91,6 @@ class ListPage(Struct, Generic[T], frozen=True):
 class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
     """The logs, as administration needs them: a running engine, or a store without one."""
 
-    async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
@@ -337,7 +336,7 @@ async def _list_deliveries(
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        run = await logs.logs.run(row.run)
+        run = await logs.stored.logs.run(row.run)
         found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
@@ -352,18 +351,18 @@ async def _trim(
     """
     key = None if workspace is None else await workspaces.find(at, workspace)
     trimmed = 0
-    until_s = monotonic() + _STINT_S
+    until_s = monotonic() + _MAX_ORDER_S
     while monotonic() < until_s:
-        after, count = await _gently(logs.trim(before=before, after=after, workspace=key))
+        after, count = await _with_pause(logs.trim(before=before, after=after, workspace=key))
         trimmed += count
         if not after:
-            while await _gently(retention.forget_deliveries(at, before=before, workspace=key)):
+            while await _with_pause(retention.forget_deliveries(at, before=before, workspace=key)):
                 pass
             break
     return after, trimmed
 
 
-async def _gently(work: Awaitable[T]) -> T:
+async def _with_pause(work: Awaitable[T]) -> T:
     """Pauses after the work for as long as it took, so that others have the store for at least half of the time."""
     began_s = monotonic()
     value = await work
@@ -378,14 +377,14 @@ async def _back_up(store: Store, *, to: str) -> Copied:
 async def _shrink(store: Store) -> int:
     """Shrinks the store for a moment; returns by how many bytes, 0 if there is nothing left to do."""
     freed = 0
-    until_s = monotonic() + _STINT_S
-    while monotonic() < until_s and (count := await _gently(store.shrink())):
+    until_s = monotonic() + _MAX_ORDER_S
+    while monotonic() < until_s and (count := await _with_pause(store.shrink())):
         freed += count
     return freed
 
 
 async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
-    row = await operated_run(at, logs.logs, id, workspace=workspace)
+    row = await operated_run(at, logs.stored.logs, id, workspace=workspace)
     return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 
@@ -394,7 +393,7 @@ async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None
     key = None if workspace is None else await workspaces.find(at, workspace)
     found: list[UnsupportedRun] = []
     before: int | None = None
-    while rows := await logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+    while rows := await logs.stored.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
         before = rows[-1].key
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.errors import WeftlineError
+from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.agents import no_such_agent
@@ -40,6 +41,16 @@ class Checking(Protocol):
         ...
 
 
+async def check_plan(
+    engine: Checking, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
+) -> None:
+    """Raises `WeftlineError` for whatever a run of the plan could not use, by the names of the client's fields."""
+    try:
+        await engine.check(plan, workspace=workspace, runs_now=runs_now)
+    except InvalidRequest as error:
+        raise as_sent(error, unknown) from None
+
+
 async def plan_warnings(
     logs: Checking, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
 ) -> Warnings:
@@ -49,7 +60,7 @@ async def plan_warnings(
     """
     warnings = request_warnings(unknown)
     try:
-        await logs.check(plan, workspace=workspace, runs_now=runs_now)
+        await check_plan(logs, plan, workspace=workspace, runs_now=runs_now)
     except WeftlineError as error:
         missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
         return [*(warnings or ()), missing]

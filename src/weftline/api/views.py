@@ -29,7 +29,7 @@ from weftline.workspace.people import display_names
 
 
 class RunSource(Protocol):
-    """Where runs are read from: an engine, or a store."""
+    """Where runs are read from."""
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def parent(self, row: RunRow) -> str | None: ...
@@ -136,7 +136,7 @@ _COUNT_ON_LOOP = 200
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
     """Returns what the ended runs of a thread used."""
-    ends = await engine.ends_of_thread(thread)
+    ends = await engine.stored.ends_of_thread(thread)
 
     def used() -> SessionUsage:
         try:

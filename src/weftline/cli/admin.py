@@ -57,7 +57,7 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
     from weftline.workspace.context import Workspaces
 
     with asyncio.Runner() as runner:
-        logs = StoredLogs(store.log, folder=db)
+        logs = StoredLogs(store, folder=db)
         known = operations(Workspaces(store.records, store.vault, SystemClock()), logs, store)
 
         def here(operation: str, arguments: dict[str, Any]) -> Any:

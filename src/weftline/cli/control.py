@@ -143,11 +143,11 @@ async def _at_server(url: str, workspace: str | None, start: str, verb: str, bod
 
 
 async def _completed(start: str, workspace: str | None, db: Path) -> str:
-    from weftline.cli.found_runs import StoredRuns
+    from weftline.cli.found_runs import LocalRuns
     from weftline.store import open_for_reading
 
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(start)
+        return await LocalRuns(store, workspace=workspace).complete(start)
     finally:
         await store.close()

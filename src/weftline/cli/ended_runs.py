@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from weftline.cli.found_runs import StoredRuns
+from weftline.cli.found_runs import LocalRuns
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
@@ -40,7 +40,7 @@ class EndedRuns:
 
         Raises `NotFound` for a run of another workspace than the named one.
         """
-        whole = await StoredRuns(self._store, workspace=self._workspace).complete(run_id)
+        whole = await LocalRuns(self._store, workspace=self._workspace).complete(run_id)
         key = None if self._workspace is None else await self._store.records.read(find(self._workspace))
         return await find_run(self.log, whole, workspace=key)
 
@@ -58,6 +58,6 @@ async def completed(run_id: str, workspace: str | None, db: Path) -> str:
     """Returns the whole id of a run in the store."""
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(run_id)
+        return await LocalRuns(store, workspace=workspace).complete(run_id)
     finally:
         await store.close()

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from weftline.cli.admin import administer
-from weftline.cli.found_runs import ServerRuns, StoredRuns
+from weftline.cli.found_runs import LocalRuns, ServerRuns
 from weftline.cli.where import connected
 from weftline.client import AsyncClient
 from weftline.errors import InvalidRequest, NotFound
@@ -48,7 +48,7 @@ def _in_store(workspace: str | None, db: Path, filters: Mapping[str, str | None]
 async def _completed(run: str, workspace: str | None, db: Path) -> str:
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(run)
+        return await LocalRuns(store, workspace=workspace).complete(run)
     finally:
         await store.close()
 

@@ -152,7 +152,7 @@ class ServerRuns:
         return json.loads(await self._client.http.call("POST", f"/agent-runs/{quote(run_id, safe='')}/cancel"))
 
 
-class StoredRuns:
+class LocalRuns:
     """The runs of a store, in all workspaces unless one is named."""
 
     def __init__(self, store: ReadStore, *, workspace: str | None) -> None:

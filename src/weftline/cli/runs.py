@@ -204,7 +204,7 @@ async def _completed(run_id: str, workspace: str | None, db: Path) -> str:
 
 @asynccontextmanager
 async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenerator[FoundRuns]:
-    from weftline.cli.found_runs import ServerRuns, StoredRuns
+    from weftline.cli.found_runs import LocalRuns, ServerRuns
     from weftline.cli.where import connected
 
     if url is not None:
@@ -215,7 +215,7 @@ async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenera
 
     store = open_for_reading(db)
     try:
-        yield StoredRuns(store, workspace=workspace)
+        yield LocalRuns(store, workspace=workspace)
     finally:
         await store.close()
 

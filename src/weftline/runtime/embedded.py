@@ -70,7 +70,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 
-class EmbeddedEngine(StoredRuns):
+class EmbeddedEngine:
     def __init__(
         self,
         store: Store | Path | str,
@@ -121,11 +121,12 @@ class EmbeddedEngine(StoredRuns):
     async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
-        self._names = StoredNames(self._store.records)
+        names = StoredNames(self._store.records)
+        self.stored = StoredRuns(store, names)
         ledger = self._ledger = Ledger()
         await ledger.open(self._store.records)
         await remove_lost_branches(self._store.records)
-        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
+        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
         self._creator = creator = RunCreator(
             self._store,
             clock=self.clock,
@@ -208,7 +209,7 @@ class EmbeddedEngine(StoredRuns):
                 try:
                     await self.end_thread(thread)
                 except WeftlineError as error:
-                    session = await self.session_id(thread)
+                    session = await self.stored.session_id(thread)
                     logger.warning(
                         "session %s has ended, but one of its runs is left alone: %s", session, error.message
                     )

@@ -1,5 +1,8 @@
 """The engine protocol: everything that the server, the commands and the library can do with runs.
 
+`Engine` is what an engine has to do itself, in parts of one purpose each. What is read comes from the store and is the
+same for every engine: `weftline.runtime.reading.StoredRuns`.
+
 Whatever is accepted is durable when the call returns. Every engine behaves the same towards its clients; the suite in
 `weftline.testing.engine` defines how.
 """
@@ -18,14 +21,12 @@ from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.answering import Answer
-from weftline.runtime.calls import DoubtPage, LoggedCall
 from weftline.runtime.clock import Clock
 from weftline.runtime.four_eyes import PersonOf, as_named
-from weftline.runtime.grants import LoggedGrant
 from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.receipts import CallName, CancelReceipt
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, LogReader, RunFilter, RunRow, Stored, Write, Written
+from weftline.runtime.reading import StoredRuns
+from weftline.runtime.receipts import CancelReceipt
+from weftline.store.base import IdempotencyKey, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -148,7 +149,9 @@ class StreamPlace(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Health(Protocol):
+    """Whether an engine takes requests, and whether its runs may proceed."""
+
     @property
     def clock(self) -> Clock: ...
 
@@ -159,6 +162,10 @@ class Engine(Protocol):
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         ...
 
+    def require_well(self) -> None:
+        """Raises `Unavailable` while the store refuses writes."""
+        ...
+
     async def moving(self) -> None:
         """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
@@ -167,9 +174,9 @@ class Engine(Protocol):
         """Lets the runs of a restored store continue."""
         ...
 
-    def require_well(self) -> None:
-        """Raises `Unavailable` while the store refuses writes."""
-        ...
+
+class Creation(Protocol):
+    """Creating runs."""
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
         """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
@@ -185,22 +192,20 @@ class Engine(Protocol):
         """
         ...
 
-    async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
-        ...
-
-    async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
-        """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for
-        them continue.
-        """
-        ...
-
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         """The run that an earlier request with this key created, if there was one; `create` returns it too.
 
         Raises `Conflict` (`idempotency_conflict`) if that request had another body.
         """
         ...
+
+    async def add_ended(self, write: Write, *, last_key: int) -> Written:
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
+        ...
+
+
+class Control(Protocol):
+    """Controlling a run that has not ended."""
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request; False if the run does not accept it.
@@ -210,6 +215,73 @@ class Engine(Protocol):
         Raises `InvalidRequest` for any other fact, and for a body that cannot be decoded.
         """
         ...
+
+    async def steer(
+        self,
+        key: int,
+        text: str,
+        *,
+        message_id: str = "",
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
+        """Gives a message to the run at its next turn; calls that have not begun by then are skipped.
+
+        `message_id`, the sender's own id for it, is stored with it, and so are `labels` and `by`, the sender's name:
+        whoever tells a run what to do counts for the four-eyes rule. Returns the id of the message. With an
+        `idempotency_key`, the same message is accepted once, and a different one raises `Conflict`
+        (`idempotency_conflict`).
+        """
+        ...
+
+    async def follow_up(
+        self,
+        key: int,
+        text: str,
+        *,
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str:
+        """Gives a message to the run when it would otherwise end; otherwise like `steer`."""
+        ...
+
+    async def pause(
+        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None:
+        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
+
+        Raises `Forbidden` (`interrupts_not_allowed`) if the run does not allow it.
+        """
+        ...
+
+    async def resume(
+        self,
+        key: int,
+        *,
+        notes: str = "",
+        requested_by: str = "",
+        labels: Mapping[str, str] | None = None,
+        messages: Sequence[str] = (),
+    ) -> None:
+        """Resumes a paused run. The model reads `messages` before its next turn, as if they had been steered.
+
+        Raises `Conflict` (`not_paused`) if it is not paused.
+        """
+        ...
+
+    async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
+        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
+        ...
+
+    async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
+        """Cancels all runs of a thread that has ended, newest first."""
+        ...
+
+
+class ClientCalls(Protocol):
+    """What clients do with the calls offered to them."""
 
     async def answer(
         self,
@@ -272,6 +344,10 @@ class Engine(Protocol):
         """Releases a claimed call, which is offered to all clients again. Raises as `heartbeat` does."""
         ...
 
+
+class People(Protocol):
+    """Answering the questions that a run asks people."""
+
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
@@ -286,152 +362,15 @@ class Engine(Protocol):
         """
         ...
 
-    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        """The open questions to people, by run and id."""
-        ...
-
     async def waits_for_people(self, key: int) -> bool:
         """Whether neither the run nor any run below it can advance before a person has answered: `awaits` then lists
         everything.
         """
         ...
 
-    async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
-        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
-        ...
 
-    async def pause(
-        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
-    ) -> None:
-        """Finishes work in progress and starts nothing new until `resume`. Pausing a paused run changes nothing.
-
-        Raises `Forbidden` (`interrupts_not_allowed`) if the run does not allow it.
-        """
-        ...
-
-    async def resume(
-        self,
-        key: int,
-        *,
-        notes: str = "",
-        requested_by: str = "",
-        labels: Mapping[str, str] | None = None,
-        messages: Sequence[str] = (),
-    ) -> None:
-        """Resumes a paused run. The model reads `messages` before its next turn, as if they had been steered.
-
-        Raises `Conflict` (`not_paused`) if it is not paused.
-        """
-        ...
-
-    async def steer(
-        self,
-        key: int,
-        text: str,
-        *,
-        message_id: str = "",
-        by: str = "",
-        labels: Mapping[str, str] | None = None,
-        idempotency_key: str = "",
-    ) -> str:
-        """Gives a message to the run at its next turn; calls that have not begun by then are skipped.
-
-        `message_id`, the sender's own id for it, is stored with it, and so are `labels` and `by`, the sender's name:
-        whoever tells a run what to do counts for the four-eyes rule. Returns the id of the message. With an
-        `idempotency_key`, the same message is accepted once, and a different one raises `Conflict`
-        (`idempotency_conflict`).
-        """
-        ...
-
-    async def follow_up(
-        self,
-        key: int,
-        text: str,
-        *,
-        by: str = "",
-        labels: Mapping[str, str] | None = None,
-        idempotency_key: str = "",
-    ) -> str:
-        """Gives a message to the run when it would otherwise end; otherwise like `steer`."""
-        ...
-
-    async def locate(self, run_id: str, *, workspace: int) -> int:
-        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
-        ...
-
-    async def find(self, run_id: str, *, workspace: int) -> RunRow:
-        """The run's row. Raises `NotFound` as `locate` does."""
-        ...
-
-    async def row(self, key: int) -> RunRow | None: ...
-
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """Runs that match, newest first."""
-        ...
-
-    async def count_runs(self, wanted: RunFilter) -> int:
-        """How many runs match, wherever the page begins."""
-        ...
-
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
-        """One entry of a run's log; None when there is none or retention has removed it.
-
-        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
-        """
-        ...
-
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
-        """The last facts of these kinds in a run's log, in order: as many as fit, and at least one."""
-        ...
-
-    async def receipt(self, key: int) -> CancelReceipt:
-        """How the calls of a run were closed; see `cancel`."""
-        ...
-
-    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
-        """The calls of a run that may or may not have happened and about which a person is asked."""
-        ...
-
-    async def parent(self, row: RunRow) -> str | None:
-        """The id of the run whose call a child run executes."""
-        ...
-
-    async def calls(self, row: RunRow) -> list[LoggedCall]:
-        """The announced calls of a run, in order."""
-        ...
-
-    async def grants(self, row: RunRow) -> list[LoggedGrant]:
-        """What people have allowed a run to do, in order."""
-        ...
-
-    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
-        """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
-        ...
-
-    @property
-    def logs(self) -> LogReader:
-        """Whole logs, for callers that need more than these methods return."""
-        ...
-
-    async def session_id(self, thread: int | None) -> str | None:
-        """The public session id of a thread."""
-        ...
-
-    async def ends_of_thread(self, thread: int) -> list[bytes]:
-        """The heads of the terminal entries of a thread's runs, in order."""
-        ...
-
-    async def thread_messages(self, thread: int) -> list[bytes]:
-        """The messages of a thread, oldest first."""
-        ...
-
-    async def thread_size(self, thread: int) -> int:
-        """The size of a thread's messages in bytes."""
-        ...
-
-    async def unfinished(self) -> int:
-        """How many runs have not ended."""
-        ...
+class Streams(Protocol):
+    """Following the entries of runs."""
 
     def follow(self, key: int, run_id: str, *, after: int = 0, workspace: int = 0) -> Follower:
         """Follows a run. The stream counts towards `workspace`. Raises `RateLimited` if that has too many streams
@@ -463,12 +402,29 @@ class Engine(Protocol):
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         ...
 
+
+class Upkeep(Protocol):
+    """Operations on the store and its limits."""
+
+    async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
+        """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for
+        them continue.
+        """
+        ...
+
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         """Removes the logs of runs that ended before that time; see `LogStore.trim`."""
         ...
 
-    async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first."""
+
+class Engine(Health, Creation, Control, ClientCalls, People, Streams, Upkeep, Protocol):
+    @property
+    def stored(self) -> StoredRuns:
+        """What can be read of runs and threads: of every engine the same, from its store."""
+        ...
+
+    async def locate(self, run_id: str, *, workspace: int) -> int:
+        """The key of a run. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
         ...
 
 

@@ -17,8 +17,11 @@ from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
 
 
 class StoredRuns:
-    _log_store: LogStore
-    _names: Names
+    """Any engine has one, as `Engine.stored`: none of this depends on who drives the runs."""
+
+    def __init__(self, store: LogStore, names: Names) -> None:
+        self._log_store = store
+        self._names = names
 
     async def find(self, run_id: str, *, workspace: int) -> RunRow:
         """The run's row. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
@@ -28,6 +31,7 @@ class StoredRuns:
         return row
 
     async def receipt(self, key: int) -> CancelReceipt:
+        """How the calls of a run were closed, as `Engine.cancel` returns it."""
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
 
@@ -48,7 +52,7 @@ class StoredRuns:
         return await grants_of(self._log_store, row)
 
     async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
-        """The calls in doubt of a workspace; see `weftline.runtime.calls.calls_in_doubt`."""
+        """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
         store = self._log_store
         return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
 
@@ -65,6 +69,7 @@ class StoredRuns:
         return await self._log_store.runs(wanted)
 
     async def count_runs(self, wanted: RunFilter) -> int:
+        """How many runs match, wherever the page begins."""
         return await self._log_store.count_runs(wanted)
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
@@ -72,22 +77,28 @@ class StoredRuns:
         return await awaits_of(self._log_store, wanted)
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        """One entry of a run's log; None when there is none or retention has removed it.
+
+        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
+        """
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds in a run's log, in order: as many as fit, and at least one."""
         return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:
+        """The public session id of a thread."""
         return None if thread is None else await self._names.session(thread)
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
+        """The heads of the terminal entries of a thread's runs, in order."""
         return await self._log_store.ends_of_thread(thread)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
+        """The messages of a thread, oldest first."""
         return await self._log_store.thread_messages(thread)
 
     async def thread_size(self, thread: int) -> int:
+        """The size of a thread's messages in bytes."""
         return await self._log_store.thread_size(thread)
-
-    async def unfinished(self) -> int:
-        return await self._log_store.unfinished()

@@ -15,7 +15,7 @@ from weftline.workspace.agents import owns
 
 async def find_run(app: App, request: Request, principal: Principal) -> RunRow:
     """Returns the run in the path. Raises `NotFound` if it does not exist or belongs to somebody else."""
-    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    row = await app.engine.stored.find(request.params["runId"], workspace=principal.workspace)
     if not owns(principal, row.agent):
         raise no_such_run()
     return row

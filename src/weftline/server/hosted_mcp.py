@@ -50,7 +50,7 @@ _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without requests."""
 MAX_SESSIONS_PER_WORKSPACE = 500
-_LAST_WORDS_S = 1.0
+_CLOSE_NOTICE_S = 1.0
 """How long `close` waits until callers are told that their calls end."""
 
 
@@ -138,7 +138,7 @@ class HostedMcp:
             follower.leave()
         if self._answering:
             # Without an error, a caller of an older revision would wait for an answer until its own timeout.
-            await asyncio.wait(self._answering, timeout=_LAST_WORDS_S)
+            await asyncio.wait(self._answering, timeout=_CLOSE_NOTICE_S)
         self._stop.set()
         await asyncio.gather(*self._tasks)
 
@@ -222,7 +222,7 @@ class HostedMcp:
             run_id = await start_agent(
                 self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
             )
-            row = await self._app.engine.find(run_id, workspace=principal.workspace)
+            row = await self._app.engine.stored.find(run_id, workspace=principal.workspace)
             follower = place.follow(row.key, run_id)
         except BaseException as error:
             if place is not None:
@@ -245,7 +245,7 @@ class HostedMcp:
             raise
         finally:
             self._followers.discard(follower)
-        after = await self._app.engine.row(row.key)
+        after = await self._app.engine.stored.row(row.key)
         assert after is not None
         try:
             run = await self._ended(after, _room(context))
@@ -268,10 +268,10 @@ class HostedMcp:
 
     async def _ended(self, row: RunRow, room: RequestRoom) -> RunView:
         try:
-            return await run_summary(self._app.engine, row, max_bytes=LARGE_BYTES)
+            return await run_summary(self._app.engine.stored, row, max_bytes=LARGE_BYTES)
         except LargeEntry as large:
             await room.need(large.size)
-            return await run_summary(self._app.engine, row)
+            return await run_summary(self._app.engine.stored, row)
 
     async def _cancel(self, key: int, stream: OpenStream) -> None:
         """Cancels the run, if the caller cancelled the call.

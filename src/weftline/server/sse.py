@@ -270,8 +270,8 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
 
 async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:
     """Returns the event for entries that retention has removed; seqs have no gaps otherwise."""
-    row = await engine.row(key)
-    state = snapshot(await run_view(engine, row)) if row is not None else b"null"
+    row = await engine.stored.row(key)
+    state = snapshot(await run_view(engine.stored, row)) if row is not None else b"null"
     first, last = missing
     return frame(last, "gap", b'{"firstMissingSeq":%d,"lastMissingSeq":%d,"snapshot":%b}' % (first, last, state))
 

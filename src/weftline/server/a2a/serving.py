@@ -148,7 +148,7 @@ class Serving:
                 return task
 
     async def _newest(self, row: RunRow) -> RunRow:
-        newest = await self._engine.row(row.key)
+        newest = await self._engine.stored.row(row.key)
         assert newest is not None
         return newest
 
@@ -213,7 +213,7 @@ class Serving:
             by_change=True,
             before_change=page_cursor(query.page) if query.page else None,
         )
-        found = await self._engine.runs(wanted)
+        found = await self._engine.stored.runs(wanted)
         tasks: list[Task] = []
         size = taken = 0
         for row in found[: query.limit]:
@@ -226,7 +226,7 @@ class Serving:
                 tasks.append(task)
         last = found[taken - 1] if taken < len(found) else None
         next_page = f"{last.changed_at}-{last.key}" if last is not None else ""
-        total = await self._engine.count_runs(wanted)
+        total = await self._engine.stored.count_runs(wanted)
         return self._dialect.listed(tasks, query=query, total=total, next_page=next_page)
 
     async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
@@ -294,7 +294,7 @@ class Serving:
 
     async def _begun(self, row: RunRow, task: Task) -> Task | None:
         """Returns the task as it was when it began to work, whatever its state now; None if it has not begun."""
-        now = await self._engine.row(row.key)
+        now = await self._engine.stored.row(row.key)
         if now is None or now.started_at is None:
             return None
         return replace(task, state="working", message=None, at_us=now.started_at)

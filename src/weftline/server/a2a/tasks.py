@@ -57,7 +57,7 @@ STATES: dict[str, State] = {
 }
 TERMINAL = frozenset({"completed", "failed", "canceled"})
 
-_TALK = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
+_CONVERSATION = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
 """How many entries are read to find open calls, however short the requested history."""
@@ -131,7 +131,7 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
 
     Raises `LargeEntry`, without reading it, if its input or its answer has more than `max_bytes`.
     """
-    run = await run_view(engine, row, max_bytes=max_bytes)
+    run = await run_view(engine.stored, row, max_bytes=max_bytes)
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
@@ -168,7 +168,7 @@ async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
         return []
     if row.status == "running" and not await engine.waits_for_people(row.key):
         return []
-    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_QUESTIONS))
+    asked = await engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_QUESTIONS))
     return sorted(asked, key=lambda one: (one.opened_at, one.run, len(one.id), one.id))
 
 
@@ -176,7 +176,7 @@ async def may_wait(engine: Engine, row: RunRow) -> bool:
     """Whether anything is asked, so that it must be checked whether the run does anything else."""
     return row.status == "paused" or bool(
         row.ended_at is None
-        and await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
+        and await engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
     )
 
 
@@ -184,9 +184,9 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     if row.ended_at is not None and not history:
         return []
     # Results of server tools can be large, so calls are only read if the caller may be asked to answer one.
-    kinds = (*_TALK, *_CALLS) if run.outline.asks_client else _TALK
+    kinds = (*_CONVERSATION, *_CALLS) if run.outline.asks_client else _CONVERSATION
     limit = max(_LOOK_BACK, history)
-    stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+    stored = await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     # Nothing newer than the row: followers of the task get that as an event.
     return [read for one in stored if one.seq < row.next_seq and (read := _read(one)) is not None]
 
@@ -267,7 +267,7 @@ def _message_of(run: RunView, fact: _Read) -> TaskMessage | None:
 
 async def _input(engine: Engine, row: RunRow, run: RunView) -> list[TaskMessage]:
     """Returns the run's input; empty if retention has removed it."""
-    first = await engine.entry(row.key, 1)
+    first = await engine.stored.entry(row.key, 1)
     if first is None:
         return []
     try:
@@ -292,7 +292,7 @@ def _given(message: User | Assistant, id: str) -> TaskMessage:
 async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
     """Whether the run, or one below it, has already received this answer from this very request."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
-    for one in await engine.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
+    for one in await engine.stored.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
         if one.kind == KIND[AwaitClosed]:
             if one.body and bodies.decode_answer(one.body).sent == answer.digest:
                 return True
@@ -305,7 +305,7 @@ async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
 
 async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
     """Whether a run is a descendant of the task's run."""
-    first = await engine.entry(row.key, 1)
+    first = await engine.stored.entry(row.key, 1)
     if first is None:
         return False
     head = decode_fact.decode(first.head)
@@ -315,7 +315,7 @@ async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
     """Whether the run's recent messages include one with this id and text."""
     for kind in (KIND[MessageQueued], KIND[CallClosed]):
-        stored = await engine.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
+        stored = await engine.stored.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
         if any(_is_delivery(one, message_id, text) for one in stored):
             return True
     return False

@@ -93,10 +93,10 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
     limit = page_limit(request)
     after = (0, "") if cursor is None else await_of(cursor)
     async with app.pages.of(wanted.workspace):
-        found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
+        found = await app.engine.stored.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-        views = AwaitPage(await await_views(page, app.engine.session_id), more)
+        views = AwaitPage(await await_views(page, app.engine.stored.session_id), more)
         large = sum([len(one.body) for one in page]) > _BUILD_ON_LOOP_BYTES
         return Response(await asyncio.to_thread(encode, views) if large else encode(views))
 
@@ -119,9 +119,9 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
 async def _waiting(app: App, request: Request, principal: Principal) -> int:
     """Returns the run in the path, or one below it of an agent that the credential may use."""
     if principal.agents:
-        row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+        row = await app.engine.stored.find(request.params["runId"], workspace=principal.workspace)
         below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1, max_bytes=0)
-        if await app.engine.awaits(below):
+        if await app.engine.stored.awaits(below):
             return row.key
     return await locate_run(app, request, principal)
 

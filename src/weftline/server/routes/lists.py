@@ -60,9 +60,9 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
 async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
-        rows = await app.engine.runs(matching)
+        rows = await app.engine.stored.runs(matching)
     elif prefixes.is_prefix(prefix):
-        rows = await prefixes.runs_with_prefix(app.engine, prefix, matching)
+        rows = await prefixes.runs_with_prefix(app.engine.stored, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
@@ -99,7 +99,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
-    return responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
+    return responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
 
 
 def _session(row: ThreadRow) -> ListedSession:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.json import encode
 
 from weftline.api.parsing import parsed
+from weftline.api.planning import check_plan
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
     Schedule,
@@ -104,7 +105,7 @@ async def run(app: App, request: Request, principal: Principal) -> Response:
 async def _require_runnable(app: App, plan: RunPlan, principal: Principal) -> None:
     """Raises the error that one of its runs would get now."""
     app.engine.require_accepting()
-    await app.engine.check(plan, workspace=principal.workspace)
+    await check_plan(app.engine, plan, workspace=principal.workspace)
 
 
 _ONE = f"{_BASE}/{{scheduleId}}"

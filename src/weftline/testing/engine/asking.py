@@ -25,13 +25,13 @@ async def _open(bench: Bench, run: Run, count: int = 1) -> list[str]:
 
 
 async def _listed(bench: Bench, run: Run) -> list[str]:
-    return [one.id for one in await bench.engine.awaits(AwaitFilter(workspace=run.workspace))]
+    return [one.id for one in await bench.engine.stored.awaits(AwaitFilter(workspace=run.workspace))]
 
 
 async def a_call_waits_for_a_person_and_begins_when_it_is_approved(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
-    (listed,) = await bench.engine.awaits(AwaitFilter(workspace=run.workspace))
+    (listed,) = await bench.engine.stored.awaits(AwaitFilter(workspace=run.workspace))
     asked = decode_await(listed.body)
     assert (listed.id, listed.kind, asked.name, bytes(asked.args)) == (id, "confirm", "refund", b'{"n":0}')
     assert (await bench.row(run)).status == "paused"
@@ -129,7 +129,7 @@ async def an_await_outlives_the_process(bench: Bench) -> None:
 
 async def _so_far(bench: Bench, run: Run) -> list[str]:
     kinds = ("await.opened", "run.adopted", "turn.completed", "call.started")
-    found = await bench.engine.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
+    found = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
     return [fact.kind for fact in found]
 
 

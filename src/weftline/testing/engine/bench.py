@@ -89,7 +89,7 @@ class Bench:
             return Run(await self.engine.locate(run_id, workspace=workspace), run_id, workspace)
 
     async def row(self, run: Run) -> RunRow:
-        row = await self.engine.row(run.key)
+        row = await self.engine.stored.row(run.key)
         assert row is not None, f"{run.id} is not there"
         return row
 

@@ -105,7 +105,7 @@ async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> No
     await bench.engine.answer(run.key, call, ToolOutput.of("42"), message_id="m-2")
     await bench.ended(run)
     kinds = (KIND[MessageQueued], KIND[CallClosed])
-    queued, closed = await bench.engine.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    queued, closed = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
     assert bodies.decode_queued(queued.body).message_id == "m-1"
     assert bodies.decode_closed(closed.body).message_id == "m-2"
     assert bodies.decode_message(queued.body) == User.of("also this")

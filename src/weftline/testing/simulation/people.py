@@ -56,7 +56,7 @@ class People:
         wanted = AwaitFilter(workspace=self._disk.workspace, limit=100)
         while True:
             await asyncio.sleep(self._rng.random() * LOOKS_EVERY_S)
-            found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+            found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
             for one in found:
                 await self.answer(one)
 
@@ -64,7 +64,7 @@ class People:
         """A person who follows the run sees the question."""
         await asyncio.sleep(self._rng.random() ** 2 * self._rng.choice((0.0, 2.0, 2.0, 90.0)))
         wanted = AwaitFilter(workspace=self._disk.workspace, run=key, limit=100)
-        found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+        found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
         for one in found:
             if one.id == id:
                 await self.answer(one)
@@ -73,7 +73,7 @@ class People:
         """A person who follows the run sees the questions of the runs below it."""
         await asyncio.sleep(self._rng.random() ** 2 * 10.0)
         wanted = AwaitFilter(workspace=self._disk.workspace, root=key, limit=100)
-        found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+        found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
         for one in found:
             await self.answer(one)
 
