@@ -27,6 +27,9 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
+from weftline.process.memory import return_large_blocks
+from weftline.process.stopping import LOST_ANSWERS, Stopping, finish_within
+from weftline.process.watchdog import LoopWatchdog
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
@@ -39,7 +42,6 @@ from weftline.runtime.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
@@ -47,8 +49,6 @@ from weftline.server.router import Route
 from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
-from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
-from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
