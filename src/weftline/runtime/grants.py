@@ -6,7 +6,6 @@ Everything is in the entries, so an exported log contains the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct
@@ -91,14 +90,6 @@ async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
             raise StoreError(
                 f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
             ) from None
-    return found.given
-
-
-def grants_in(run_id: str, items: Iterable[Stored]) -> list[LoggedGrant]:
-    """The grants in the entries of a run, such as those of an export."""
-    found = _Grants(run_id)
-    for item in items:
-        found.take(item)
     return found.given
 
 
