@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
-from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.errors import entry_damaged
 from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
+    FORMAT,
     OF_RUN,
     AwaitClosed,
     AwaitKind,
@@ -87,9 +88,8 @@ async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
         try:
             found.take(item)
         except UNREADABLE:
-            raise StoreError(
-                f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
-            ) from None
+            if row.format <= FORMAT:  # otherwise newer code wrote it
+                raise entry_damaged(run_id, item.seq) from None
     return found.given
 
 
