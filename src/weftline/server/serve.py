@@ -115,15 +115,24 @@ class _Server(uvicorn.Server):
                     await self._closing.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, but it ends as soon as the last connection has; uvicorn polls at 10 Hz."""
         if self._listener is not None:
             self._listener.close()
-        if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
-            for sock in sockets or ():
-                sock.close()
-            return  # nobody to wait for, and uvicorn would begin with a sleep
-        # Clients that do not read are cut off before uvicorn cancels what is still sending, which it would log.
+        for sock in sockets or ():
+            sock.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        # Clients that do not read are cut off before what is still sending is cancelled, which would be logged.
         abort = asyncio.get_running_loop().call_later(_FLUSH_S, self._connections.abort)
-        await super().shutdown(sockets)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                while state.connections:
+                    await self._connections.next_closed()
+                while state.tasks:
+                    await asyncio.wait(set(state.tasks))
+        for task in state.tasks:
+            task.cancel()
         abort.cancel()
         self._connections.abort()
 
@@ -297,7 +306,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=5,
             backlog=2048,
         ),
         connections,
