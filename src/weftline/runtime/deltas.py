@@ -6,9 +6,9 @@ they are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import cast
+from operator import attrgetter
 
 from msgspec.json import Encoder
 
@@ -18,6 +18,7 @@ from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 _encode_lines = Encoder().encode_lines
+_text = attrgetter("text")
 _MAX_RUN = 512
 """More deltas of one read than this are joined to so many: each is an event of its own to all who follow the run."""
 _KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
@@ -76,13 +77,12 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
     for delta, run in groupby(chunks, type):
         kind = _KINDS.get(delta)
         if kind is not None:
-            deltas = [chunk for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run) if chunk.text]
-            if len(deltas) > _MAX_RUN:
-                step = -(-len(deltas) // _MAX_RUN)
-                texts = [chunk.text for chunk in deltas]
-                deltas = [TextDelta("".join(texts[first : first + step])) for first in range(0, len(texts), step)]
-            if deltas:
-                # All at once. A line break in a text is escaped, so each of those that are left ends a delta.
-                lines = _encode_lines(deltas).replace(b"}\n", tail + b"\n")
-                runs.append((kind, lines[:-1].split(b"\n")))
+            texts = [*filter(None, map(_text, run))]
+            if len(texts) > _MAX_RUN:
+                step = -(-len(texts) // _MAX_RUN)
+                texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
+            if texts:
+                # All at once. A line break in a text is escaped, so each of those that are left ends one.
+                lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
+                runs.append((kind, lines.split(b"\n")))
     return runs
