@@ -37,7 +37,7 @@ class Closed(Struct, frozen=True):
 Nested: TypeAlias = NestedCall | Closed
 
 
-class LatestTurn(Struct, eq=False):
+class LatestTurn(Struct, eq=False, gc=False):
     """Every completed turn begins with a new one. What is kept by index is kept by the index of the call."""
 
     body: TurnBody | None = None
