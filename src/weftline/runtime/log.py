@@ -57,6 +57,8 @@ _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, ContextC
 """Facts that show that a run does not kill the process: something it began has ended."""
 _OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, ContextCompacted, CompactionFailed})
 """Of model calls."""
+_NOTED: frozenset[type[Fact]] = frozenset({RunCreated, RunEnded, AwaitOpened, AwaitClosed})
+"""Facts of which the row or the write has more than the entry."""
 
 
 class Observer(Protocol):
@@ -135,23 +137,14 @@ class Log:
             encoded, body = encode(head), draft.body
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
-            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = _ENDED
             if kind is AttemptStarted or kind is CompactionStarted:
                 row.starts(at)
             elif kind in _OUTCOMES:
                 log.outcome_seq = seq
-            elif kind is RunEnded:
-                row.ends(at)
-                write.wakes = run.parent
-            elif kind is RunCreated:
-                row.latest = at
-                if run.new is not None:
-                    run.new.created_at = at
-            elif type(head) is AwaitOpened:
-                write.awaits.append(_new_await(run, head, body, at, state=state))
-            elif type(head) is AwaitClosed:
-                write.answered.append(head.id)
+            elif kind in _NOTED:
+                _note(run, write, head, body, at=at, state=state)
+            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
+                write.progress = _ENDED
             if draft.child is not None:
                 write.children.append(draft.child)
                 size += sum([item.size for item in draft.child.items])
@@ -476,6 +469,20 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
         for write in writes:
             if write is not None and write.bookings:
                 account.undo(write.bookings)
+
+
+def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, state: State) -> None:
+    if type(head) is RunEnded:
+        run.log.row.ends(at)
+        write.wakes = run.parent
+    elif type(head) is RunCreated:
+        run.log.row.latest = at
+        if run.new is not None:
+            run.new.created_at = at
+    elif type(head) is AwaitOpened:
+        write.awaits.append(_new_await(run, head, body, at, state=state))
+    elif type(head) is AwaitClosed:
+        write.answered.append(head.id)
 
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:

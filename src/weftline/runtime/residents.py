@@ -225,18 +225,19 @@ class Residents:
 
     def unload(self, run: LiveRun) -> None:
         """It leaves memory, and can be loaded again."""
-        if run.state.ended or run.residency is not BEHIND:
+        ended, above = run.log.state.ended, run.parent
+        if ended or run.residency is not BEHIND:
             self._behind.drop(run)
         run.move(GONE)
         self._kept.drop(run)
         self._release_code(run)
-        parent = self.runs.get(run.parent) if run.parent is not None else None
+        parent = self.runs.get(above) if above is not None else None
         if parent is not None and not parent.active:
             self._kept.keep(parent)
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            if not run.state.ended:
+            if not ended:
                 self._hub.forget(run.key)
 
     def _release_code(self, run: LiveRun) -> None:
@@ -398,7 +399,7 @@ class Residents:
 
     async def _drive(self, run: LiveRun) -> None:
         # It may have been queued for a long time, and its slot have become free because the server stops.
-        if not run.gone and not run.state.ended and not self.stopping:
+        if run.residency is not GONE and not run.log.state.ended and not self.stopping:
             await self.driver.drive(run)
 
     def _driver_done(self, run: LiveRun, task: asyncio.Task[None]) -> None:

@@ -1,8 +1,6 @@
 """Uvicorn's HTTP protocol with one write per turn of the loop, and with limits on what a stranger can hold.
 
-An answer's head and body, and all frames that a stream gets at once, are separate writes to uvicorn and would each be
-a system call. Here they are put together and written when the turn of the loop is over, or earlier when they are many:
-only then does the transport say that the client is slow.
+`server.corked` puts the writes together, and `server.exchange` the head of a response and its body.
 
 What a client may take its time for:
 
@@ -29,14 +27,13 @@ from uvicorn.server import ServerState
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.percent import decoded
 from weftline.server.connections import Connections
+from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.exchange import Exchange
 from weftline.server.heads import WATCHED, check_head
 from weftline.server.http import DEPARTURE, FLOW, Departure
 from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
 
-WRITE_BYTES = 8 * 1024
-"""Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
 _MAX_PIPELINED = 8
 """Requests that wait for the answer to another one on their connection. With one more it is closed after their answers.
 """
@@ -44,62 +41,6 @@ _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
 """How long, and how much of it, a client that was refused may go on sending before it has read why."""
 _CHUNK_OVERHEAD = 16
 """Bytes around each byte of a chunked body at the most: chunks of a single byte have six."""
-
-
-class _Corked:
-    """A transport whose writes wait for the end of this turn of the loop, or until they are many.
-
-    Without `__getattr__`, which would make every other look-up on it slow.
-    """
-
-    __slots__ = ("_loop", "_pending", "_size", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._pending: list[bytes] = []
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        if not self._pending:
-            self._loop.call_soon(self._flush)
-        self._pending.append(data)
-        self._size += len(data)
-        if self._size >= WRITE_BYTES:
-            self._flush()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def write_eof(self) -> None:
-        self._flush()
-        self._transport.write_eof()
-
-    def _flush(self) -> None:
-        if self._pending:
-            pending, self._pending, self._size = self._pending, [], 0
-            if self._transport.is_closing():
-                return  # the client has gone in this turn of the loop
-            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
 
 
 class _Phase(Enum):
@@ -160,7 +101,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=WRITE_BYTES)
-        corked: Any = _Corked(transport, self.loop)
+        corked: Any = Corked(transport, self.loop)
         super().connection_made(corked)
         self._all.opened(self)
         self._due_in(self._limits.head_timeout_s)
