@@ -43,8 +43,8 @@ class Deltas:
             runs = _encoded(chunks, self._tail) if not self._half else None
         except UnicodeEncodeError:
             runs = None
-        for kind, encoded in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
-            self._sink.emit(kind, encoded)
+        for kind, lines, count in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
+            self._sink.emit(kind, lines, count)
 
     def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The same text in characters. Half of one waits for its other half, for as long as the text goes on."""
@@ -72,8 +72,9 @@ class Deltas:
             joined.append(TextDelta(half) if self._kind == TEXT_DELTA else ThinkingDelta(half))
 
 
-def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes]]]:
-    runs: list[tuple[str, list[bytes]]] = []
+def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, bytes, int]]:
+    """Runs of deltas of one kind: the kind, their bodies as lines, and how many there are."""
+    runs: list[tuple[str, bytes, int]] = []
     for delta, run in groupby(chunks, type):
         kind = _KINDS.get(delta)
         if kind is not None:
@@ -84,5 +85,5 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes
             if texts:
                 # All at once. A line break in a text is escaped, so each of those that are left ends one.
                 lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
-                runs.append((kind, lines.split(b"\n")))
+                runs.append((kind, lines, len(texts)))
     return runs

@@ -132,7 +132,7 @@ class Driver:
             self.record(run, facts)
             if code is not None:
                 for kind, encoded in code.taken_notes():  # what rendering its instructions left
-                    self._log.observe(run, kind, encoded)
+                    self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
                 if code is not None:
@@ -222,7 +222,7 @@ class Driver:
     def note(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
         """Appends observations to a run that may not be driven: its row is this process's with the first of them."""
         self.take_over(run)
-        self._log.observe(run, kind, encoded)
+        self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
 
     def take_over(self, run: LiveRun) -> None:
         """Before the first entry of this process: says that nobody was there since the latest one of another."""
@@ -364,7 +364,7 @@ class Driver:
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
         for kind, encoded in outcome.notes:
-            self._log.observe(run, kind, encoded)
+            self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
         run.work.answering = None
         return (draft,)
 
@@ -426,8 +426,8 @@ class RunSink:
     async def durable(self) -> None:
         await self._log.durable(self._run)
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        self._log.observe(self._run, kind, encoded)
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        self._log.observe(self._run, kind, lines, count)
 
     def wanted(self) -> bool:
         state = self._run.log.state

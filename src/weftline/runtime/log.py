@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -160,8 +160,9 @@ class Log:
             account = run.work.account
             write.closes = None if account is None else account.own
 
-    def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Queues observations of one kind, one seq each. They change neither state nor version.
+    def observe(self, run: LiveRun, kind: str, lines: bytes, count: int = 1) -> None:
+        """Queues observations of one kind, one seq each: a line is the body of one. They change neither state nor
+        version.
 
         Nothing is added to a run that has ended: work that refuses to stop may go on for longer than its run.
         """
@@ -170,17 +171,16 @@ class Log:
             return
         outbox = log.outbox
         write = outbox.pending or self._touch(run)
-        for some in _rows(encoded):
-            joined = b"\n".join(some)
+        for joined, some in _rows(lines, count):
             last = write.items[-1] if write.items else None
             if last is not None and last.kind == kind and not last.head and last.size + len(joined) <= ROW_BYTES:
-                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(some))
+                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + some)
             else:
-                write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
+                write.items.append(Item(self._clock.now_us(), kind, b"", joined, some))
                 outbox.size += ITEM_BYTES
             outbox.size += len(joined)
         write.progress = write.progress or _STREAMED
-        log.next_seq += len(encoded)
+        log.next_seq += count
 
     def write_row(self, run: LiveRun) -> None:
         """Queues the run's row for the next flush even though nothing was appended."""
@@ -493,17 +493,17 @@ def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: 
     return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)
 
 
-def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
-    """Encoded observations, in groups that fit a row, with at least one in each."""
-    if sum(map(len, encoded)) <= ROW_BYTES:
-        yield encoded
-        return
+def _rows(lines: bytes, count: int) -> Sequence[tuple[bytes, int]]:
+    """Observations in groups that fit a row, with at least one in each: their lines, and how many there are."""
+    if len(lines) <= ROW_BYTES or count == 1:
+        return ((lines, count),)
+    groups: list[tuple[bytes, int]] = []
     group: list[bytes] = []
     size = 0
-    for one in encoded:
-        if group and size + len(one) > ROW_BYTES:
-            yield group
+    for line in lines.split(b"\n"):
+        if group and size + len(line) > ROW_BYTES:
+            groups.append((b"\n".join(group), len(group)))
             group, size = [], 0
-        group.append(one)
-        size += len(one) + 1
-    yield group
+        group.append(line)
+        size += len(line) + 1
+    return [*groups, (b"\n".join(group), len(group))]

@@ -43,6 +43,10 @@ _CHUNK_OVERHEAD = 16
 """Bytes around each byte of a chunked body at the most: chunks of a single byte have six."""
 
 
+_QUERY, _FRAGMENT = b"?#"
+"""As numbers: bytes find one five times as fast as they find other bytes."""
+
+
 class _Phase(Enum):
     """What the client is sending."""
 
@@ -69,6 +73,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         address: str = "",
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._asgi = {"version": self.asgi_version, "spec_version": "2.3"}
         self._all = connections
         self._limits = connections.limits
         self._reads_on = False
@@ -149,18 +154,34 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._check(begun_as)
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
         if self._reads_on:
             self._read_on(after_close=False)
         self._phase = _HEAD
-        self._watched = []
+        self.url, self.headers, self._watched = b"", [], []
+        self.expect_100_continue = False
         departure = Departure()
         if self._answered:
             self._departures.clear()
         self._departures.append(departure)
-        # Beyond the ASGI keys.
-        self.scope[DEPARTURE] = departure  # pyright: ignore[reportGeneralTypeIssues]
-        self.scope[FLOW] = self.flow  # pyright: ignore[reportGeneralTypeIssues]
+        # With all keys from the beginning: a dictionary that grows is copied.
+        scope: Any = {
+            "type": "http",
+            "asgi": self._asgi,
+            "http_version": "1.1",
+            "method": "",
+            "path": "",
+            "raw_path": b"",
+            "query_string": b"",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            DEPARTURE: departure,
+            FLOW: self.flow,
+        }
+        self.scope = scope
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -196,13 +217,15 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._upgrades = parser.should_upgrade()
         if self._watched != self._usual or self._upgrades or version != "1.1":
             self._judge(version, method)
-        url = httptools.parse_url(self.url)
-        path = url.path
+        path, query = self.url, b""
+        if not path.startswith(b"/") or _QUERY in path or _FRAGMENT in path:
+            url = httptools.parse_url(path)
+            path, query = url.path, url.query or b""
         scope["http_version"] = version
         scope["method"] = method.decode("ascii")
         scope["path"] = _readable(path) if b"%" in path else path.decode("ascii")
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
+        scope["raw_path"] = path
+        scope["query_string"] = query
         # By position: names would be put into a dictionary and taken out again.
         return Exchange(
             scope,

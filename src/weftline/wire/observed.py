@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, repeat
 from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw
@@ -52,8 +51,10 @@ def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int,
     their stored bodies are their payloads: all frames are put together in one go.
     """
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    heads = _frame_heads(kind, first_seq, first_seq + len(payloads))
-    return b"".join(chain.from_iterable(zip(heads, payloads, repeat(b',"data":{'), payloads, repeat(b"}}\n\n"))))
+    pieces = [b"", b"", b',"data":{', b"", b"}}\n\n"] * len(payloads)
+    pieces[0::5] = _frame_heads(kind, first_seq, first_seq + len(payloads))
+    pieces[1::5] = pieces[3::5] = payloads
+    return b"".join(pieces)
 
 
 def _frame_heads(kind: str, first_seq: int, end: int) -> list[bytes]:
